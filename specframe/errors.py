@@ -1,0 +1,94 @@
+"""Every exception that specframe raises on purpose.
+
+One base class; each child is also the builtin that it refines, so that ``except ValueError`` in a caller's code keeps
+working. A message says what was wrong, the rule, what was got, and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class SpecframeError(Exception):
+    """Base of all specframe errors."""
+
+
+class InvalidRequest(SpecframeError, ValueError):
+    """A generation request breaks a rule; nothing was emitted.
+
+    ``field``, ``rule`` and ``value`` carry the parts of the message.
+    """
+
+    def __init__(self, field: str, rule: str, value: Any, way_out: str = "") -> None:
+        self.field, self.rule, self.value = field, rule, value
+        hint = f"; {way_out}" if way_out else ""
+        super().__init__(f"'{field}' {rule} (got {value!r}){hint}")
+
+
+class InvalidStrategy(SpecframeError, ValueError):
+    """A strategy or a drafter's options are not valid."""
+
+
+class UnknownName(SpecframeError, LookupError):
+    """A drafter, grammar or strategy that nothing registers was named."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, sorted(known)
+        close = difflib.get_close_matches(name, self.known, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ";"
+        installed = ", ".join(self.known) if self.known else "none"
+        super().__init__(f"unknown {kind} '{name}'{hint} installed: {installed}")
+
+
+class PluginError(SpecframeError, RuntimeError):
+    """A plugin is broken, or two plugins claim one name; names plugin, distribution and version."""
+
+
+class ProposalError(SpecframeError, ValueError):
+    """A drafter broke the proposal contract; raised inside the drafter's own code."""
+
+
+class UnsupportedModel(SpecframeError, TypeError):
+    """The model cannot be decoded exactly by this engine; raised at load, naming the property."""
+
+
+class MissingPackage(SpecframeError, ImportError):
+    """An optional package is needed; the message holds the install command."""
+
+
+class CacheError(SpecframeError, RuntimeError):
+    """The cache was misused; nothing has changed."""
+
+
+class StaleEpoch(SpecframeError, RuntimeError):
+    """A call carried the epoch of a request that was cancelled or replaced; nothing has changed."""
+
+
+class EngineBusy(SpecframeError, RuntimeError):
+    """The calling thread already runs a generation on this engine, so waiting for it would never end."""
+
+
+class TargetError(SpecframeError, RuntimeError):
+    """The target failed: its forward raised, or a row that counts is not a distribution.
+
+    ``round_id`` and ``row`` say where (row i predicts proposal i; the last row predicts the extra token).
+    """
+
+    def __init__(self, message: str, *, round_id: int | None = None, row: int | None = None) -> None:
+        self.round_id, self.row = round_id, row
+        where = f" in round {round_id}" if round_id is not None else ""
+        where += f", row {row}" if row is not None else ""
+        super().__init__(f"{message}{where}" if where else message)
+
+
+class GenerationError(SpecframeError, RuntimeError):
+    """Generation ended early; what was already emitted is kept.
+
+    ``token_ids`` and ``text`` hold everything that was emitted before the failure; the cause is chained.
+    """
+
+    def __init__(self, message: str, *, token_ids: Sequence[int], text: str) -> None:
+        self.token_ids, self.text = tuple(token_ids), text
+        super().__init__(f"{message} ({len(self.token_ids)} tokens were emitted before; they are in .token_ids and .text)")

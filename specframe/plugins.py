@@ -1,0 +1,163 @@
+"""Finding, loading, blocking and blaming plugins.
+
+Imports neither torch nor transformers. Every plugin is loaded into a manager of its own, so that one that is broken
+neither stops nor changes another, and every registration has an owner.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import attrs
+import pluggy
+
+from specframe import hookspecs
+from specframe.errors import InvalidStrategy, PluginError, UnknownName
+from specframe.grammar import Grammar
+from specframe.proposal import Drafter, Needs, TargetFacts
+
+GROUP = "specframe"
+DISABLE_VARIABLE = "SPECFRAME_DISABLE_PLUGINS"
+
+
+@attrs.frozen
+class DrafterEntry:
+    """A drafter as a plugin registered it; ``factory(options, facts)`` makes one."""
+
+    name: str
+    factory: Callable[[Any, TargetFacts], Drafter]
+    options: type[Any]
+    needs: Needs
+
+
+@attrs.frozen
+class GrammarEntry:
+    """A grammar language as a plugin registered it; ``compile(source, facts)`` makes a grammar."""
+
+    name: str
+    compile: Callable[[str, TargetFacts], Grammar]
+
+
+@attrs.define
+class Plugin:
+    """One entry point of the group: where it comes from, what it registered, or why it is broken or off."""
+
+    name: str
+    distribution: str
+    version: str
+    drafters: dict[str, DrafterEntry] = attrs.field(factory=dict)
+    grammars: dict[str, GrammarEntry] = attrs.field(factory=dict)
+    error: BaseException | None = None
+    is_disabled: bool = False
+
+    def __str__(self) -> str:
+        return f"plugin '{self.name}' of {self.distribution} {self.version}"
+
+
+class Plugins:
+    """The plugins of one engine; made afresh for each, never a global."""
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        self.all = list(plugins)
+
+    def drafter(self, name: str) -> DrafterEntry:
+        """Return the drafter of that name. Raises ``PluginError`` with its cause, or ``UnknownName`` with a suggestion."""
+        return self._find("drafter", name, lambda plugin: plugin.drafters)
+
+    def grammar(self, name: str) -> GrammarEntry:
+        """Return the grammar language of that name; raises like ``drafter``."""
+        return self._find("grammar", name, lambda plugin: plugin.grammars)
+
+    def _find(self, kind: str, name: str, entries: Callable[[Plugin], Mapping[str, Any]]) -> Any:
+        owners = [plugin for plugin in self.all if name in entries(plugin)]
+        if len(owners) > 1:
+            raise PluginError(
+                f"{kind} '{name}' is registered by two plugins: {' and '.join(map(str, owners))}; "
+                f"disable one with {DISABLE_VARIABLE} or the strategy's 'disable'"
+            )
+        if owners:
+            return entries(owners[0])[name]
+        for plugin in self.all:
+            if plugin.name == name and plugin.is_disabled:
+                raise PluginError(f"{kind} '{name}' is disabled ({plugin}); remove it from {DISABLE_VARIABLE} or 'disable'")
+            if plugin.name == name and plugin.error is not None:
+                raise PluginError(f"{plugin} is broken: {_reason(plugin.error)}") from plugin.error
+        broken = [f"{plugin} is broken: {_reason(plugin.error)}" for plugin in self.all if plugin.error is not None]
+        unknown = UnknownName(kind, name, {known for plugin in self.all for known in entries(plugin)})
+        for line in broken:
+            unknown.add_note(line)
+        raise unknown
+
+
+def load(disable: Iterable[str] = ()) -> Plugins:
+    """Load every installed plugin that is not disabled.
+
+    ``disable`` and the environment variable ``SPECFRAME_DISABLE_PLUGINS`` (comma separated, or ``all``) name plugins by
+    entry point or by distribution. A plugin that fails to load is kept with its cause.
+    """
+    blocked = {*disable, *filter(None, map(str.strip, os.environ.get(DISABLE_VARIABLE, "").split(",")))}
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, _distribution(point)))
+    return Plugins(_load_one(point, blocked) for point in points)
+
+
+def _load_one(point: EntryPoint, blocked: set[str]) -> Plugin:
+    plugin = Plugin(point.name, _distribution(point), point.dist.version if point.dist else "unknown")
+    if blocked & {"all", plugin.name, plugin.distribution}:
+        plugin.is_disabled = True
+        return plugin
+    try:
+        _register(plugin, point.load())
+    except Exception as error:  # whatever a stranger's module raises is kept, and told when it is named
+        plugin.error = error
+        plugin.drafters.clear()
+        plugin.grammars.clear()
+    return plugin
+
+
+def _register(plugin: Plugin, module: Any) -> None:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(module, name=plugin.name)
+    manager.check_pending()
+    hooks = (manager.hook.specframe_register_drafters, manager.hook.specframe_register_grammars)
+    implementations = [implementation for hook in hooks for implementation in hook.get_hookimpls()]
+    if not implementations:
+        raise PluginError(f"{plugin} implements none of the hooks; mark one with @specframe.hookimpl")
+    if any(implementation.wrapper or implementation.hookwrapper for implementation in implementations):
+        raise PluginError(f"{plugin} wraps a hook; registration hooks take plain implementations only")
+    hooks[0](register=lambda *args, **kwargs: _add_drafter(plugin, *args, **kwargs))
+    hooks[1](register=lambda *args, **kwargs: _add_grammar(plugin, *args, **kwargs))
+
+
+def _add_drafter(
+    plugin: Plugin, name: str, factory: Callable[..., Drafter], *, options: type[Any], needs: Needs, api: int
+) -> None:
+    _check_entry(plugin, "drafter", name, api, plugin.drafters)
+    if not attrs.has(options):
+        raise InvalidStrategy(f"drafter '{name}': 'options' must be an attrs class (got {options!r})")
+    if not isinstance(needs, Needs):
+        raise InvalidStrategy(f"drafter '{name}': 'needs' must be a specframe.Needs (got {needs!r})")
+    plugin.drafters[name] = DrafterEntry(name, factory, options, needs)
+
+
+def _add_grammar(plugin: Plugin, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
+    _check_entry(plugin, "grammar", name, api, plugin.grammars)
+    plugin.grammars[name] = GrammarEntry(name, compile)
+
+
+def _check_entry(plugin: Plugin, kind: str, name: str, api: int, known: Mapping[str, Any]) -> None:
+    if api != hookspecs.API:
+        raise PluginError(f"{kind} '{name}' of {plugin} asks for api {api!r}; this specframe has api {hookspecs.API}")
+    if name in known:
+        raise PluginError(f"{plugin} registers {kind} '{name}' twice")
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown distribution"
+
+
+def _reason(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,86 @@
+"""The counter-based RNG contract, version 1.
+
+Every random number is a pure function of the seed and of what it is for; nothing is advanced, so no request, proposal
+length or device shifts another's draws. The generator is Philox4x64-10 as ``numpy.random.Philox`` defines it:
+
+    word(seed, purpose, sample, where, index) =
+        numpy.random.Philox(key=[seed mod 2**64, VERSION], counter=[0, where, sample, purpose]).random_raw(index + 1)[index]
+
+Residual verification reads one word per draw: ``where`` is the round, ``index`` the node, and the purpose says which draw.
+Coupled verification reads one word per token id: ``where`` is the absolute position, ``index`` the target id.
+Integers are the contract (golden vectors in ``tests/``); the float maps below are fixed with them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+VERSION = 1
+_WORD = (1 << 64) - 1
+_WORDS_PER_BLOCK = 4
+
+
+class Purpose(IntEnum):
+    """What a draw is for; part of the counter, so that no two draws share a word."""
+
+    DRAFT_SAMPLE = 1
+    ACCEPT_UNIFORM = 2
+    CORRECTION_SAMPLE = 3
+    TARGET_EXTRA = 4
+    TARGET_BASELINE = 5
+    COUPLED_NOISE = 6
+
+
+class Random(Protocol):
+    """The draws that a generation may make."""
+
+    def uniform(self, purpose: Purpose, round_id: int, node: int) -> float:
+        """Return the uniform in [0, 1) of one residual draw."""
+
+    def gumbel(self, position: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return standard Gumbel noise, ``[len(ids)]`` float64, for target ids at an absolute position.
+
+        ``ids`` ascend.
+        """
+
+
+class CounterRandom:
+    """The contract's implementation: keyed by seed and sample, stateless between calls."""
+
+    def __init__(self, seed: int, sample: int = 0) -> None:
+        self.seed, self.sample = seed, sample
+        self._generator = np.random.Philox(key=[seed & _WORD, VERSION])
+        self._state = self._generator.state
+        self._counter = self._state["state"]["counter"]
+
+    def words(self, purpose: Purpose, where: int, start: int, stop: int) -> npt.NDArray[np.uint64]:
+        """Return the contract's words ``start <= index < stop``, ``[stop - start]`` uint64."""
+        block, skip = divmod(start, _WORDS_PER_BLOCK)
+        self._counter[:] = (block, where, self.sample, purpose)
+        self._state["buffer_pos"] = _WORDS_PER_BLOCK  # nothing buffered: the next word comes from the counter
+        self._generator.state = self._state
+        return self._generator.random_raw(skip + stop - start)[skip:]
+
+    def uniform(self, purpose: Purpose, round_id: int, node: int) -> float:
+        """Return the top 53 bits of the draw's word as a float in [0, 1)."""
+        return int(self.words(purpose, round_id, node, node + 1)[0] >> np.uint64(11)) * 2.0**-53
+
+    def gumbel(self, position: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return ``-log(-log(u))`` with u the midpoint of the word's top 52 bits, so 0 < u < 1."""
+        first = int(ids[0])
+        words = self.words(Purpose.COUPLED_NOISE, position, first, int(ids[-1]) + 1)
+        if len(words) != len(ids):
+            words = words[ids - first]
+        uniforms = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        noise: npt.NDArray[np.float64] = -np.log(-np.log(uniforms))
+        return noise
+
+
+def fresh_seed() -> int:
+    """Return a new seed from the operating system, below 2**63; recorded in the result, so that it can be repeated."""
+    return secrets.randbits(63)

@@ -1,0 +1,165 @@
+"""Strategies: which drafters, in which order, under which verifier and length policy. Pure data and its TOML form.
+
+Knows nothing about engines, models or installed plugins; names are resolved when an engine is made.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import cattrs
+from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
+
+from specframe.errors import InvalidStrategy
+
+VERIFIERS = ("coupled", "residual")
+MODES = ("extend", "first")
+POLICIES = ("fixed",)
+KERNELS = ("auto", "single")
+
+T = TypeVar("T")
+
+
+def _positive(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or value < 1:
+        raise InvalidStrategy(f"'{attribute.name}' must be an integer >= 1 (got {value!r})")
+
+
+def _one_of(allowed: tuple[str, ...], coming: str = "") -> Any:
+    def check(instance: Any, attribute: attrs.Attribute[str], value: str) -> None:
+        if value not in allowed:
+            note = f"; {coming}" if coming else ""
+            raise InvalidStrategy(f"'{attribute.name}' must be one of {', '.join(allowed)} (got {value!r}){note}")
+
+    return check
+
+
+@attrs.frozen
+class Length:
+    """How many tokens a round may propose: ``policy`` ``fixed``, at most ``max_tokens``."""
+
+    policy: str = attrs.field(default="fixed", validator=_one_of(POLICIES, "'adaptive' is not in this version"))
+    max_tokens: int = attrs.field(default=8, validator=_positive)
+
+
+@attrs.frozen
+class DrafterUse:
+    """One drafter of a strategy: its registered name and the options given to it."""
+
+    use: str
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+def _not_yet(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None:
+        raise InvalidStrategy(f"'identity.{attribute.name}' is not in this version (got {value!r}); leave it out")
+
+
+@attrs.frozen
+class Identity:
+    """The compatibility manifest that a run is pinned to."""
+
+    manifest: str | None = attrs.field(default=None, validator=_not_yet)
+
+
+@attrs.frozen
+class Strategy:
+    """What a generation runs with.
+
+    ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is implied by temperature 0); ``mode``: ``extend`` (each
+    drafter adds while room is left) or ``first`` (the first that adds anything wins); ``kernel``: the kernel contract;
+    ``disable``: plugins that are not loaded; ``length``: tokens per round.
+    """
+
+    name: str = "none"
+    verifier: str = attrs.field(default="coupled", validator=_one_of(VERIFIERS, "greedy is implied by temperature 0"))
+    mode: str = attrs.field(default="extend", validator=_one_of(MODES))
+    kernel: str = attrs.field(default="auto", validator=_one_of(KERNELS, "'block' is not in this version"))
+    disable: tuple[str, ...] = ()
+    length: Length = Length()
+    drafters: tuple[DrafterUse, ...] = ()
+    identity: Identity = Identity()
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Strategy:
+        """Read a strategy file. Raises ``InvalidStrategy`` naming the file and the key."""
+        path = Path(path)
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidStrategy(f"strategy file '{path.name}' cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidStrategy(f"strategy file '{path.name}' is not valid TOML: {error}") from error
+        return structure({"name": path.stem, **data}, cls, f"strategy file '{path.name}'")
+
+
+def structure(data: Mapping[str, Any], cls: type[T], where: str) -> T:
+    """Make an attrs object from plain data; unknown keys and wrong types raise ``InvalidStrategy``.
+
+    ``where`` names the source in the message.
+    """
+    try:
+        return _converter().structure(data, cls)
+    except InvalidStrategy as error:
+        raise InvalidStrategy(f"{where}: {error}") from error
+    except cattrs.BaseValidationError as error:
+        raise InvalidStrategy(f"{where}: {_first_problem(error)}") from error
+    except (TypeError, ValueError) as error:
+        raise InvalidStrategy(f"{where}: {error}") from error
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for scalar in (int, float, str, bool):
+        converter.register_structure_hook(scalar, _strict)
+    converter.register_structure_hook(tuple[str, ...], _strings)
+    return converter
+
+
+def _strings(value: Any, kind: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"must be a list of strings (got {value!r})")
+    return tuple(value)
+
+
+def _strict(value: Any, kind: type[T]) -> T:
+    # cattrs would call int("8") or bool("false"); a wrong type in a file is a mistake to be told.
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
+        raise TypeError(f"must be of type {kind.__name__} (got {value!r})")
+    return kind(value)  # type: ignore[call-arg]
+
+
+def _first_problem(error: BaseException, path: str = "") -> str:
+    """Say the innermost first problem of a cattrs error group, with the key it stands at."""
+    if isinstance(error, ForbiddenExtraKeysError):
+        allowed = ", ".join(field.name for field in attrs.fields(error.cl))
+        unknown = ", ".join(f"'{path}{key}'" for key in sorted(error.extra_fields))
+        return f"unknown key {unknown}; allowed: {allowed or 'none'}"
+    if isinstance(error, BaseExceptionGroup):
+        inner = error.exceptions[0]
+        for note in getattr(inner, "__notes__", ()):
+            if isinstance(note, IterableValidationNote):
+                path = f"{path.rstrip('.')}[{note.index}]."
+            elif name := getattr(note, "name", ""):
+                path = f"{path}{name}."
+        return _first_problem(inner, path)
+    if isinstance(error, KeyError):
+        return f"key '{path.rstrip('.')}' is missing"
+    text = str(error)
+    return text if text.startswith("'") or not path else f"'{path.rstrip('.')}' {text}"
+
+
+def shipped() -> dict[str, Path]:
+    """Return the strategies that come with specframe, by name."""
+    here = Path(__file__).resolve().parent
+    roots = (here / "_manifests", here.parent / "manifests")  # in a wheel; in a checkout
+    folder = next((root / "strategies" for root in roots if (root / "strategies").is_dir()), None)
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
+
+
+__all__ = ["DrafterUse", "Identity", "Length", "Strategy", "shipped", "structure"]
