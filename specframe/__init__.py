@@ -1,2 +1,133 @@
-"""Exact speculative decoding for transformers models, as a plugin framework."""
+"""Exact speculative decoding for transformers models, as a plugin framework.
+
+A drafter can make generation slower, never different. The public API is what ``__all__`` names; what needs torch is
+imported when it is first used, so that a plugin module or ``specframe plugins`` stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from specframe.errors import (
+    CacheError,
+    EngineBusy,
+    GenerationError,
+    InvalidRequest,
+    InvalidStrategy,
+    MissingPackage,
+    PluginError,
+    ProposalError,
+    SpecframeError,
+    StaleEpoch,
+    TargetError,
+    UnknownName,
+    UnsupportedModel,
+)
+from specframe.grammar import Grammar
 from specframe.hookspecs import hookimpl
+from specframe.proposal import (
+    Commit,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Needs,
+    Round,
+    TargetFacts,
+    TokenView,
+)
+
+if TYPE_CHECKING:
+    from specframe.custom_generate import as_custom_generate
+    from specframe.distribution import Distribution
+    from specframe.engine import Engine, Result, Stream
+    from specframe.generation import Piece
+    from specframe.loading import load, load_target
+    from specframe.policy import SamplingPolicy
+    from specframe.processors import pure
+    from specframe.records import DrafterStats, Event, RoundRecord, Stats
+    from specframe.strategy import DrafterUse, Length, Strategy
+    from specframe.target import Target, TargetSession, Ticket, Verification
+    from specframe.transformers_target import TransformersTarget
+
+_LAZY = {
+    "DrafterStats": "records",
+    "DrafterUse": "strategy",
+    "Distribution": "distribution",
+    "Engine": "engine",
+    "Event": "records",
+    "Length": "strategy",
+    "Piece": "generation",
+    "Result": "engine",
+    "RoundRecord": "records",
+    "SamplingPolicy": "policy",
+    "Stats": "records",
+    "Strategy": "strategy",
+    "Stream": "engine",
+    "Target": "target",
+    "TargetSession": "target",
+    "Ticket": "target",
+    "TransformersTarget": "transformers_target",
+    "Verification": "target",
+    "as_custom_generate": "custom_generate",
+    "load": "loading",
+    "load_target": "loading",
+    "pure": "processors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'specframe' has no attribute '{name}'")
+    value = getattr(import_module(f"specframe.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "CacheError",
+    "Commit",
+    "Distribution",
+    "DraftRequest",
+    "DraftSession",
+    "Drafter",
+    "DrafterStats",
+    "DrafterUse",
+    "Engine",
+    "EngineBusy",
+    "Event",
+    "GenerationError",
+    "Grammar",
+    "InvalidRequest",
+    "InvalidStrategy",
+    "Length",
+    "MissingPackage",
+    "Needs",
+    "Piece",
+    "PluginError",
+    "ProposalError",
+    "Result",
+    "Round",
+    "RoundRecord",
+    "SamplingPolicy",
+    "SpecframeError",
+    "StaleEpoch",
+    "Stats",
+    "Strategy",
+    "Stream",
+    "Target",
+    "TargetError",
+    "TargetFacts",
+    "TargetSession",
+    "Ticket",
+    "TokenView",
+    "TransformersTarget",
+    "UnknownName",
+    "UnsupportedModel",
+    "Verification",
+    "as_custom_generate",
+    "hookimpl",
+    "load",
+    "load_target",
+    "pure",
+]

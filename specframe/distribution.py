@@ -15,7 +15,9 @@ Floats = npt.NDArray[np.float64]
 
 
 class NotADistribution(ValueError):
-    """A row has a NaN or +inf, or no valid token; the caller says whose row it was."""
+    """A row has a NaN or +inf, or no valid token; ``row`` is its index where the raiser knows it."""
+
+    row: int | None = None
 
 
 class Residual(NamedTuple):

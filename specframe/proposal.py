@@ -44,12 +44,14 @@ class TargetFacts:
     """What anyone may know of a target.
 
     ``vocab_size``: width of its logits; ``stop_ids``: its end-of-sequence ids; ``context_limit``: tokens, or None;
+    ``speculation_limit``: the length past which rows of one call depend on each other (length-dependent RoPE), or None;
     ``dtype`` and ``device`` as torch spells them; ``tokenizer``: the transformers tokenizer, or None.
     """
 
     vocab_size: int
-    stop_ids: frozenset[int]
-    context_limit: int | None
+    stop_ids: frozenset[int] = frozenset()
+    context_limit: int | None = None
+    speculation_limit: int | None = None
     dtype: str = "float32"
     device: str = "cpu"
     tokenizer: Any = attrs.field(default=None, repr=False)

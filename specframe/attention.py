@@ -1,0 +1,80 @@
+"""Scaled dot-product attention that does not expand grouped keys and values.
+
+With grouped heads and a mask, transformers' path repeats K and V for every query head in every layer. This one gives the
+same result from the cache's views; everything else is the library's own function. Knows nothing about rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "specframe_sdpa"
+_OWN_ARGUMENTS = frozenset({"position_bias", "softcap"})
+
+
+def attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend ``[1, heads, rows, dim]`` queries to ``[1, kv_heads, length, dim]`` keys under a ``[1, 1, rows, length]`` mask."""
+    num_groups = query.shape[1] // key.shape[1]
+    num_rows = query.shape[2]
+    is_special = any(kwargs.get(name) is not None for name in _OWN_ARGUMENTS)
+    if attention_mask is None or num_groups == 1 or num_rows == 1 or is_special:
+        output: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return output
+    if query.device.type == "cpu":
+        mixed = scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scaling, enable_gqa=True)
+    else:
+        # Fused kernels take no grouped heads beside a mask: the heads of a group become rows of their shared key head.
+        grouped = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[3])
+        mask = attention_mask.repeat(1, 1, num_groups, 1)
+        mixed = scaled_dot_product_attention(grouped, key, value, mask, dropout, scale=scaling)
+        mixed = mixed.reshape(query.shape[0], query.shape[1], num_rows, value.shape[3])
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+class AttentionSwap:
+    """Lets a model use ``attention`` inside a ``with`` block, where it would use transformers' SDPA; else changes nothing.
+
+    The model's configuration is the caller's, so it is put back after every forward.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        configs = {id(module.config): module.config for module in model.modules() if _has_sdpa(module)}
+        self._configs = list(configs.values())
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        try:
+            for config in self._configs:
+                config._attn_implementation_internal = NAME
+            yield
+        finally:
+            for config in self._configs:
+                config._attn_implementation_internal = "sdpa"
+
+
+def _has_sdpa(module: torch.nn.Module) -> bool:
+    config = getattr(module, "config", None)
+    return isinstance(config, PreTrainedConfig) and config._attn_implementation == "sdpa"

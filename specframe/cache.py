@@ -1,0 +1,173 @@
+"""The transactional KV cache.
+
+Buffers are preallocated, zeroed and grow by doubling: appending writes in place and hands attention a view, rolling back
+moves a length, and neither copies the past. Sliding-window layers keep every key and leave the window to the mask, so that
+any rollback gives back exact keys. Knows token ids only as what the cache stands for, and nothing about rounds.
+Source: the report's "Cache transaction model".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from specframe.errors import CacheError
+
+_GRANULE = 64
+
+
+class BufferLayer(CacheLayerMixin):
+    """One layer's keys and values, ``[1, heads, capacity, head_dim]``, of which the first ``length`` positions count."""
+
+    is_sliding = False  # every key is kept; a window is the mask's business
+    is_croppable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = 0
+        self.reserved = 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Make buffers like the first states."""
+        capacity = max(self.reserved, _round_up(key_states.shape[2]))
+        self.device = key_states.device
+        self.keys = key_states.new_zeros(*key_states.shape[:2], capacity, key_states.shape[3])
+        self.values = value_states.new_zeros(*value_states.shape[:2], capacity, value_states.shape[3])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write new states after the first ``length`` and return views up to their end."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start, end = self.length, self.length + key_states.shape[2]
+        if end > self.keys.shape[2]:
+            self._grow(max(end, self.reserved, 2 * self.keys.shape[2]))
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grow(self, capacity: int) -> None:
+        # The one copy of the past; doubling and reservation keep it off the rounds.
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros(*old.shape[:2], _round_up(capacity), old.shape[3])
+            new[:, :, : self.length] = old[:, :, : self.length]
+            setattr(self, name, new)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the key length that a mask for ``query_length`` new positions must cover, and its offset."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Return how many positions count."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """Return -1: the layer grows."""
+        return -1
+
+
+class TransactionalCache(Cache):
+    """The KV of one sequence: committed ids, then provisional ones.
+
+    ``ids`` are the ids that the layers stand for; the first ``num_committed`` are authoritative. One transaction at a time
+    may change it (``begin``); between transactions ``truncate`` cuts it back to a prefix.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__(layers=[BufferLayer() for _ in range(num_layers)])
+        self.ids: list[int] = []
+        self.num_committed = 0
+        self._owner: Transaction | None = None
+
+    @property
+    def num_provisional(self) -> int:
+        """How many ids may still be rolled back."""
+        return len(self.ids) - self.num_committed
+
+    def begin(self) -> Transaction:
+        """Start a transaction. Raises ``CacheError`` while another is open."""
+        if self._owner is not None:
+            raise CacheError("the cache already has an open transaction; finalize it first")
+        self._owner = Transaction(self)
+        return self._owner
+
+    def truncate(self, length: int) -> None:
+        """Cut committed ids back to ``length``, between transactions."""
+        if self._owner is not None:
+            raise CacheError("truncate works between transactions only; inside one use rollback_to")
+        if not 0 <= length <= self.num_committed:
+            raise CacheError(f"truncate takes a length in [0, {self.num_committed}], the committed ids (got {length})")
+        self._cut(length)
+        self.num_committed = length
+
+    def reserve(self, num_tokens: int) -> None:
+        """Make the buffers hold ``num_tokens`` positions from their next growth on."""
+        for layer in self.layers:
+            layer.reserved = _round_up(num_tokens)
+
+    def release(self) -> None:
+        """Forget everything and free the buffers, between transactions."""
+        self.truncate(0)
+        for layer in self.layers:
+            layer.keys = layer.values = None
+            layer.is_initialized = False
+
+    def check(self) -> None:
+        """Raise ``CacheError`` where a layer does not hold exactly ``ids``; layers that share another's KV hold none."""
+        for index, layer in enumerate(self.layers):
+            if layer.is_initialized and layer.length != len(self.ids):
+                raise CacheError(f"layer {index} holds {layer.length} positions, the cache stands for {len(self.ids)} ids")
+
+    def _cut(self, length: int) -> None:
+        del self.ids[length:]
+        for layer in self.layers:
+            layer.length = min(layer.length, length)
+
+
+class Transaction:
+    """The right to change a cache, from ``begin`` to ``finalize``. Misuse raises ``CacheError`` and changes nothing."""
+
+    def __init__(self, cache: TransactionalCache) -> None:
+        self._cache = cache
+
+    def append_provisional(self, ids: Sequence[int]) -> None:
+        """Announce the ids whose KV the next forward writes."""
+        self._check_owner().ids.extend(ids)
+
+    def commit_prefix(self, num_tokens: int) -> None:
+        """Make the first ``num_tokens`` provisional ids authoritative."""
+        cache = self._check_owner()
+        if not 0 <= num_tokens <= cache.num_provisional:
+            raise CacheError(f"commit_prefix takes 0 to {cache.num_provisional} tokens, the provisional ids (got {num_tokens})")
+        cache.num_committed += num_tokens
+
+    def rollback_to(self, length: int) -> None:
+        """Drop provisional ids from position ``length`` on; nothing below the committed length is touched."""
+        cache = self._check_owner()
+        if not cache.num_committed <= length <= len(cache.ids):
+            raise CacheError(
+                f"rollback_to takes a length in [{cache.num_committed}, {len(cache.ids)}], committed to appended (got {length})"
+            )
+        cache._cut(length)
+
+    def finalize(self) -> None:
+        """Drop what is provisional and give the cache back."""
+        cache = self._check_owner()
+        cache._cut(cache.num_committed)
+        cache._owner = None
+
+    def _check_owner(self) -> TransactionalCache:
+        if self._cache._owner is not self:
+            raise CacheError("this transaction is finalized, or another owns the cache")
+        return self._cache
+
+
+def _round_up(num_tokens: int) -> int:
+    return -(-num_tokens // _GRANULE) * _GRANULE

@@ -1,0 +1,351 @@
+"""One generation: the round loop. Propose, forward, verify, commit, emit.
+
+Holds the state of one request and ties the parts together; every decision is another module's. Knows no drafter by name or
+kind, and no model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import attrs
+import torch
+
+from specframe.distribution import Distribution, NotADistribution
+from specframe.drafting import Drafting
+from specframe.errors import ProposalError, TargetError
+from specframe.grammar import Grammar
+from specframe.policy import Pipeline, SamplingPolicy, checked, top_choices
+from specframe.prefix import Prefix
+from specframe.processors import is_pure
+from specframe.proposal import Commit, Drafter, DraftRequest, Drawn, Proposal, Round
+from specframe.random import CounterRandom, Random
+from specframe.records import DrafterShare, Event, RoundRecord
+from specframe.stop import Stopper, StopStrings
+from specframe.strategy import Strategy
+from specframe.target import Target, Ticket, Verification
+from specframe.text import TextDecoder, TokenBytes
+from specframe.verify import Choice, Coupled, Greedy, Residual, Rule, Verdict, verify
+
+
+@attrs.frozen
+class Request:
+    """What one generation is asked for, checked; ``seed`` is None when greedy, ``sample`` numbers generations of a prompt."""
+
+    prompt_ids: tuple[int, ...]
+    budget: int
+    policy: SamplingPolicy
+    stop_ids: frozenset[int]
+    stop_strings: StopStrings
+    seed: int | None = None
+    sample: int = 0
+    grammar: Grammar | None = None
+    log_probs: bool = False
+    criterion: Callable[[torch.Tensor], bool] | None = None
+
+
+class Piece(NamedTuple):
+    """What one round emitted. ``text`` may lag behind ``token_ids``: a character or a possible stop string is held."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class Row:
+    """One row of logits in the context of the prefix's first ``position`` ids; see ``verify.Row``."""
+
+    __slots__ = ("_logits", "_pipeline", "_prefix", "position")
+
+    def __init__(self, logits: torch.Tensor, pipeline: Pipeline, prefix: Prefix, position: int) -> None:
+        self._logits, self._pipeline, self._prefix, self.position = logits, pipeline, prefix, position
+
+    def choose(self) -> Choice:
+        return self._pipeline.choose(self._logits, self._prefix, self.position)
+
+    def distribution(self) -> Distribution:
+        return self._pipeline.distribution(self._logits, self._prefix, self.position)
+
+
+class _ChosenRow(NamedTuple):
+    """A row whose argmax came with the block's, in one host synchronisation."""
+
+    choice: Choice
+    position: int
+
+    def choose(self) -> Choice:
+        return checked(self.choice)
+
+    def distribution(self) -> Distribution:
+        raise NotImplementedError("greedy verification reads choices only")
+
+
+class Generation:
+    """The state of one request on a target."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Mapping[str, Drafter],
+        strategy: Strategy,
+        request: Request,
+        *,
+        request_id: int,
+        table: TokenBytes | None,
+        random: Random | None = None,
+    ) -> None:
+        self.request, self.request_id = request, request_id
+        self._target, self._strategy = target, strategy
+        self._drafters = drafters
+        facts = target.facts
+        self.token_ids: list[int] = []
+        self.log_probs: list[float] = []
+        self.records: list[RoundRecord] = []
+        self.text = ""
+        self.emit_s = 0.0
+        self._events: list[Event] = []
+        self._drafting: Drafting | None = None
+        self._prefix = Prefix(request.prompt_ids, request.grammar, facts.device)
+        self._pipeline = Pipeline(
+            request.policy,
+            vocab_size=facts.vocab_size,
+            stop_ids=request.stop_ids,
+            num_prompt=len(request.prompt_ids),
+        )
+        self._random = random or CounterRandom(request.seed or 0, request.sample)
+        self.stopper = Stopper(
+            budget=request.budget,
+            stop_ids=request.stop_ids,
+            stop_strings=request.stop_strings,
+            decoder=TextDecoder(table) if table is not None else None,
+            criterion=self._criterion if request.criterion is not None else None,
+        )
+        if request.budget == 0:
+            self.stopper.end("length")
+        self._max_room = strategy.length.max_tokens
+        if not all(map(is_pure, request.policy.processors)):
+            self._max_room = 0
+            self._events.append(Event(0, "", "no speculation: a logits processor is not declared pure (specframe.pure)"))
+        self._session = target.open(request_id, max_tokens=len(request.prompt_ids) + request.budget + self._max_room + 1)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the output is complete."""
+        return self.stopper.is_done
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened beside tokens."""
+        return (*self._events, *(self._drafting.events if self._drafting else ()))
+
+    @torch.inference_mode()
+    def step(self) -> Piece:
+        """Run one round. Raises ``TargetError``; nothing of the round is then emitted."""
+        marks = [time.perf_counter()]
+        proposal = self._propose()
+        marks.append(time.perf_counter())
+        verification = self._forward(proposal)
+        marks.append(time.perf_counter())
+        verdict = self._verify(verification, proposal)
+        marks.append(time.perf_counter())
+        new_ids = self._commit(proposal, verdict)
+        marks.append(time.perf_counter())
+        self._record(proposal, verdict, len(new_ids), marks)
+        return self._emit(new_ids, verification)
+
+    def close(self) -> None:
+        """Roll back what is provisional and end the drafters' sessions and the target's."""
+        if self._drafting is not None:
+            self._drafting.close()
+        self._session.close()
+
+    def _propose(self) -> Proposal:
+        proposal = Proposal()
+        if not self.records:
+            return proposal
+        drafting = self._opened_drafting()
+        # Fed after the pending id: the proposal leaves a place in the budget and in the context for the extra token.
+        limits = (self._target.facts.context_limit, self._target.facts.speculation_limit)
+        rooms = [limit - len(self._prefix) for limit in limits if limit is not None]
+        room = min(self._max_room, self.stopper.remaining - 1, *rooms)
+        if room > 0:
+            drafting.propose(
+                Round(
+                    _DraftContext(self),
+                    proposal,
+                    index=len(self.records),
+                    room=room,
+                    vocab_size=self._target.facts.vocab_size,
+                    stop_ids=self.request.stop_ids,
+                )
+            )
+        return proposal
+
+    def _forward(self, proposal: Proposal) -> Verification:
+        ticket = self._ticket()
+        if not self.records:
+            return self._session.prefill(ticket, self.request.prompt_ids)
+        pending = self._prefix.ids[len(self._prefix) - len(proposal) - 1]
+        return self._session.verify_linear(ticket, pending, proposal.ids)
+
+    def _verify(self, verification: Verification, proposal: Proposal) -> Verdict:
+        start = len(self._prefix) - len(proposal)
+        logits = verification.logits
+        choices: list[Choice] = []
+
+        def row_at(index: int) -> Row | _ChosenRow:
+            if not is_plain_greedy:
+                return Row(logits[index], self._pipeline, self._prefix, start + index)
+            if not choices:
+                choices.extend(top_choices(logits))
+            return _ChosenRow(choices[index], start + index)
+
+        is_plain_greedy = self.request.policy.is_greedy and self._pipeline.is_plain(self._prefix)
+        if not is_plain_greedy and not self._pipeline.processors:
+            logits = logits.cpu()  # all rows in one transfer
+        try:
+            return verify(row_at, proposal, self.rule, self.stopper.push)
+        except NotADistribution as error:
+            row = error.row or 0
+            raise TargetError(
+                f"request {self.request_id}: the target's row for position {start + row} cannot be used: {error}",
+                round_id=len(self.records),
+                row=row,
+            ) from error
+
+    def _commit(self, proposal: Proposal, verdict: Verdict) -> tuple[int, ...]:
+        start = len(self._prefix) - len(proposal)
+        if self.records:
+            self._session.commit(self._ticket(), 1 + verdict.num_accepted)
+        self._prefix.truncate(start + verdict.num_accepted)
+        if verdict.token is not None:
+            self._prefix.push(verdict.token)
+            self.stopper.push(verdict.token)
+        new_ids = tuple(self._prefix.ids[start:])
+        limit = self._target.facts.context_limit
+        if limit is not None and self._session.num_committed >= limit:
+            self.stopper.end("length")
+        if self._drafting is not None and not self.is_done:
+            self._drafting.commit(len(self.records), Commit(new_ids, start, len(proposal), verdict.num_accepted))
+        return new_ids
+
+    def _emit(self, new_ids: tuple[int, ...], verification: Verification) -> Piece:
+        start = time.perf_counter()
+        if self.request.log_probs:
+            rows = torch.log_softmax(verification.logits[: len(new_ids)].double(), dim=-1)
+            self.log_probs += rows.gather(-1, torch.tensor(new_ids, device=rows.device)[:, None])[:, 0].tolist()
+        self.token_ids += new_ids
+        piece = Piece(self.stopper.take_text(), new_ids)
+        self.text += piece.text
+        self.emit_s += time.perf_counter() - start
+        return piece
+
+    def _record(self, proposal: Proposal, verdict: Verdict, num_emitted: int, marks: Sequence[float]) -> None:
+        seconds = self._drafting.seconds if self._drafting is not None else {}
+        shares = []
+        for name, spent in seconds.items():
+            nodes = [node for node, drafter in enumerate(proposal.drafters) if drafter == name]
+            num_evaluated = sum(node < verdict.num_evaluated for node in nodes)
+            num_accepted = sum(node < verdict.num_accepted for node in nodes)
+            shares.append(DrafterShare(name, len(nodes), num_evaluated, num_accepted, spent))
+        margins = [margin for margin in verdict.margins if margin is not None]
+        self.records.append(
+            RoundRecord(
+                round_id=len(self.records),
+                drafters=tuple(shares),
+                num_proposed=len(proposal),
+                num_evaluated=verdict.num_evaluated,
+                num_accepted=verdict.num_accepted,
+                num_emitted=num_emitted,
+                min_margin=min(margins, default=None),
+                num_rounding=verdict.num_rounding,
+                draft_s=marks[1] - marks[0],
+                forward_s=marks[2] - marks[1],
+                decide_s=marks[3] - marks[2],
+                commit_s=marks[4] - marks[3],
+            )
+        )
+
+    @property
+    def rule(self) -> Rule:
+        """The verification rule of the current round."""
+        if self.request.policy.is_greedy:
+            return Greedy()
+        if self._strategy.verifier == "coupled":
+            return Coupled(self._random)
+        return Residual(self._random, len(self.records))
+
+    def _opened_drafting(self) -> Drafting:
+        """Return the draft sessions, opened when first needed and told the ids so far."""
+        if self._drafting is None:
+            request = DraftRequest(
+                prompt_ids=self.request.prompt_ids,
+                facts=self._target.facts,
+                policy=self.request.policy,
+                stop_ids=self.request.stop_ids,
+                grammar=self.request.grammar,
+            )
+            self._drafting = Drafting(self._drafters, request, mode=self._strategy.mode)
+            num_prompt = len(request.prompt_ids)
+            self._drafting.commit(0, Commit(request.prompt_ids, 0))
+            self._drafting.commit(0, Commit(tuple(self._prefix.ids[num_prompt:]), num_prompt))
+        return self._drafting
+
+    def _ticket(self) -> Ticket:
+        return Ticket(self.request_id, len(self.records), self._session.epoch)
+
+    def _criterion(self, token: int) -> bool:
+        num_emitted = self.request.budget - self.stopper.remaining
+        assert self.request.criterion is not None
+        return self.request.criterion(self._prefix.tensor(len(self.request.prompt_ids) + num_emitted))
+
+
+class _DraftContext:
+    """The core's side of a round; see ``proposal.RoundContext``."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        self._prefix = generation._prefix
+        self._pipeline = generation._pipeline
+        self._map: Sequence[int] | torch.Tensor | None = None
+        self.ids: Sequence[int] = self._prefix.ids
+
+    def is_allowed(self, token: int) -> bool:
+        grammar = self._prefix.grammar
+        return grammar is None or bool(grammar.mask(self._prefix.state(len(self._prefix)))[token])
+
+    def push(self, token: int) -> None:
+        self._prefix.push(token)
+
+    def draw(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None, node: int) -> Drawn:
+        row = Row(self._on_target_ids(logits, ids), self._pipeline, self._prefix, len(self._prefix))
+        try:
+            return self._generation.rule.draw(row, node)
+        except NotADistribution as error:
+            raise ProposalError(f"cannot draw from these logits: {error}") from error
+
+    def _on_target_ids(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
+        """Return the row over target ids, ``[vocab]``, on the target's device; a copy, so that nobody else writes it."""
+        if logits.ndim != 1:
+            raise ProposalError(f"draw takes one row of logits, [columns] (got {list(logits.shape)})")
+        vocab_size, device = self._pipeline.vocab_size, self._generation._target.facts.device
+        logits = logits.detach()
+        if ids is None and len(logits) == vocab_size:
+            return logits.to(device, copy=True)
+        row = torch.full((vocab_size,), -torch.inf, dtype=logits.dtype, device=device)
+        if ids is None:
+            width = min(vocab_size, len(logits))
+            row[:width] = logits[:width]
+            return row
+        columns = torch.as_tensor(ids, dtype=torch.int64, device=logits.device)
+        if columns.shape != logits.shape:
+            raise ProposalError(f"'ids' must name a target id for each of the {len(logits)} columns (got {len(columns)})")
+        known = (columns >= 0) & (columns < vocab_size)
+        if ids is not self._map and len(columns[known].unique()) != int(known.sum()):
+            raise ProposalError("'ids' must be injective: two columns name the same target id")
+        self._map = ids
+        row[columns[known].to(device)] = logits[known].to(device)
+        return row
+
+

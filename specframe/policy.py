@@ -1,0 +1,264 @@
+"""The sampling policy, and the one function that makes a row's distribution from its logits and its prefix.
+
+Baseline and verification call the same pipeline; drafts are processed by it too. Order: penalties, bias and suppression,
+the caller's processors, grammar, temperature, top-k, top-p, min-p, typical. What transformers has as a ``LogitsProcessor``
+before the grammar is used as it is (``processors.py``); from the grammar on, rows are on the host in float64, so that every
+device gives one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import torch
+
+from specframe.distribution import Distribution, Floats, Ids, NotADistribution
+from specframe.errors import InvalidRequest
+from specframe.prefix import Prefix
+from specframe.processors import build_processors
+from specframe.verify import Choice
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessor
+
+
+def _number(low: float, high: float | None = None, *, open_low: bool = False) -> Any:
+    """Validate an optional number in an interval."""
+    rule = f"must be {'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high is not None else "")
+
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is None:
+            return
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or value < low or (open_low and value == low) or (high is not None and value > high):
+            raise InvalidRequest(attribute.name, rule, value)
+        if value != value or value in (float("inf"), float("-inf")):
+            raise InvalidRequest(attribute.name, "must be finite", value)
+
+    return check
+
+
+def _count(low: int) -> Any:
+    """Validate an optional integer."""
+
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+            raise InvalidRequest(attribute.name, f"must be an integer >= {low}", value)
+
+    return check
+
+
+def _id_tuple(value: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(token) for token in value)
+
+
+def _id_tuples(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(_id_tuple(word) for word in value)
+
+
+@attrs.frozen(kw_only=True)
+class SamplingPolicy:
+    """How the target's logits become its declared distribution.
+
+    Every value is off by default; nothing is implied. ``temperature`` None or 0 is greedy. ``presence_penalty`` and
+    ``frequency_penalty`` count generated ids, ``repetition_penalty`` and ``no_repeat_ngram_size`` prompt ids too, as
+    transformers does. ``logit_bias`` maps ids to addends; ``bad_words_ids`` are id sequences that may not be completed;
+    ``min_new_tokens`` forbids stop ids before. ``processors`` are the caller's own: ``specframe.pure(processor)`` declares
+    one a pure function of (ids, scores), and one that is not declared switches speculation off for the request. Raises
+    ``InvalidRequest`` naming the field, the rule and the value.
+    """
+
+    temperature: float | None = attrs.field(default=None, validator=_number(0))
+    top_k: int | None = attrs.field(default=None, validator=_count(1))
+    top_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
+    min_p: float | None = attrs.field(default=None, validator=_number(0, 1))
+    typical_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
+    repetition_penalty: float | None = attrs.field(default=None, validator=_number(0, open_low=True))
+    presence_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
+    frequency_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
+    no_repeat_ngram_size: int | None = attrs.field(default=None, validator=_count(1))
+    logit_bias: Mapping[int, float] = attrs.field(factory=dict, converter=dict)
+    bad_words_ids: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=_id_tuples)
+    suppress_tokens: tuple[int, ...] = attrs.field(default=(), converter=_id_tuple)
+    min_new_tokens: int | None = attrs.field(default=None, validator=_count(0))
+    processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=tuple, repr=False)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the target's token is an argmax."""
+        return not self.temperature
+
+    def check_ids(self, vocab_size: int) -> None:
+        """Raise ``InvalidRequest`` for an id outside ``[0, vocab_size)`` or an empty bad word."""
+        ids = [*self.logit_bias, *self.suppress_tokens, *(token for word in self.bad_words_ids for token in word)]
+        for token in ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest("logit_bias, suppress_tokens, bad_words_ids", f"must hold ids in [0, {vocab_size})", token)
+        if not all(self.bad_words_ids):
+            raise InvalidRequest("bad_words_ids", "must not hold an empty sequence", self.bad_words_ids)
+
+
+class Pipeline:
+    """A request's processing, built once: from a row of logits and a prefix to a greedy choice or a distribution."""
+
+    def __init__(self, policy: SamplingPolicy, *, vocab_size: int, stop_ids: frozenset[int], num_prompt: int) -> None:
+        self.vocab_size = vocab_size
+        self.processors = build_processors(policy, stop_ids=stop_ids, num_prompt=num_prompt)
+        self.warpers = _build_warpers(policy)
+        self._all_ids = np.arange(vocab_size)
+
+    def is_plain(self, prefix: Prefix) -> bool:
+        """Whether a greedy choice is the argmax of the raw logits."""
+        return not self.processors and prefix.grammar is None
+
+    def scores(self, logits: torch.Tensor, prefix: Prefix, length: int) -> torch.Tensor:
+        """Return a row after processors and grammar, ``[vocab]``; ``logits`` is ``[vocab]`` and is not written."""
+        scores = logits
+        if self.processors:
+            ids = prefix.tensor(length)
+            batch = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
+            for processor in self.processors:
+                batch = processor(ids, batch)
+            scores = batch[0]
+        if prefix.grammar is not None:
+            mask = torch.from_numpy(prefix.grammar.mask(prefix.state(length))).to(scores.device)
+            if mask.shape != scores.shape:
+                raise NotADistribution(f"the grammar's mask has {len(mask)} entries, the logits {self.vocab_size}")
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return scores
+
+    def choose(self, logits: torch.Tensor, prefix: Prefix, length: int) -> Choice:
+        """Return the greedy token of a row. Raises ``NotADistribution``."""
+        return checked(top_choices(self.scores(logits, prefix, length)[None])[0])
+
+    def distribution(self, logits: torch.Tensor, prefix: Prefix, length: int) -> Distribution:
+        """Return the distribution of a row in the context of the prefix's first ``length`` ids.
+
+        Raises ``NotADistribution`` for a NaN, +inf, or when no id is left.
+        """
+        scores = self.scores(logits, prefix, length)
+        weights: Floats = scores.to("cpu", torch.float64).numpy()
+        peak = weights.max()
+        if not np.isfinite(peak):
+            raise NotADistribution(describe_peak(float(peak)))
+        ids: Ids = self._all_ids
+        # Masked ids leave the support; with none masked the shared ids are used as they are.
+        finite = np.isfinite(weights)
+        if not finite.all():
+            ids, weights = ids[finite], weights[finite]
+        for warp in self.warpers:
+            ids, weights = warp(ids, weights)
+        return Distribution(ids, weights, self.vocab_size)
+
+
+def top_choices(rows: torch.Tensor) -> list[Choice]:
+    """Return the greedy choice of every row, ``[rows, vocab]``, in one host synchronisation.
+
+    A row that is no distribution gets a NaN margin, to be told only if the row counts. ``rows`` is written and restored.
+    """
+    peaks, tokens = rows.max(dim=-1, keepdim=True)  # a NaN anywhere in a row becomes its peak
+    rows.scatter_(-1, tokens, -torch.inf)
+    margins = peaks.double() - rows.amax(dim=-1, keepdim=True).double()
+    rows.scatter_(-1, tokens, peaks)
+    margins.masked_fill_(~peaks.isfinite(), torch.nan)
+    pairs = torch.cat((tokens.double(), margins), dim=-1).tolist()
+    return [Choice(int(token), margin) for token, margin in pairs]
+
+
+def checked(choice: Choice) -> Choice:
+    """Return the choice of a row that counts. Raises ``NotADistribution`` where the row is none."""
+    if np.isnan(choice.margin):
+        raise NotADistribution("the row has a NaN, a +inf, or no valid token")
+    return choice
+
+
+def describe_peak(peak: float) -> str:
+    """Say what is wrong with a row whose greatest score is not finite."""
+    if np.isnan(peak):
+        return "the row has a NaN"
+    return "the row has a +inf" if peak > 0 else "the row has no valid token (all are masked)"
+
+
+Warper = Callable[[Ids, Floats], tuple[Ids, Floats]]
+
+
+def _build_warpers(policy: SamplingPolicy) -> list[Warper]:
+    """Return the steps from temperature on, in order; each takes and returns a support and its log weights."""
+    warpers: list[Warper] = []
+    if policy.temperature not in (None, 0, 1):
+        warpers.append(_temperature(float(policy.temperature or 1)))
+    if policy.top_k is not None:
+        warpers.append(_top_k(policy.top_k))
+    if policy.top_p is not None and policy.top_p < 1:
+        warpers.append(_top_p(policy.top_p))
+    if policy.min_p:
+        warpers.append(_min_p(policy.min_p))
+    if policy.typical_p is not None and policy.typical_p < 1:
+        warpers.append(_typical(policy.typical_p))
+    return warpers
+
+
+def _temperature(temperature: float) -> Warper:
+    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
+        # Relative to the peak, so that a tiny temperature empties the tail instead of overflowing.
+        with np.errstate(over="ignore"):
+            scaled = (weights - weights.max()) / temperature
+        return _keep(ids, scaled, np.isfinite(scaled))
+
+    return warp
+
+
+def _top_k(count: int) -> Warper:
+    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
+        if count >= len(ids):
+            return ids, weights
+        threshold = np.partition(weights, len(weights) - count)[len(weights) - count]
+        return _keep(ids, weights, weights >= threshold)
+
+    return warp
+
+
+def _top_p(mass: float) -> Warper:
+    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
+        probs = np.exp(weights - weights.max())
+        tail = (1.0 - mass) * probs.sum()
+        # Ids below tail / n add up to less than the tail: they are cut in any order, so only the others are sorted.
+        contenders = np.flatnonzero(probs >= tail / len(probs))
+        order = contenders[np.argsort(-probs[contenders], kind="stable")]
+        # Mass of an id and of all less likely ones; an id is cut when that is at most the tail (as transformers does).
+        rest = max(0.0, probs.sum() - probs[order].sum())
+        mass_from = np.cumsum(probs[order][::-1])[::-1] + rest
+        num_kept = max(1, int((mass_from > tail).sum()))
+        kept = np.sort(order[:num_kept])
+        return ids[kept], weights[kept]
+
+    return warp
+
+
+def _min_p(ratio: float) -> Warper:
+    log_ratio = np.log(ratio)
+
+    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
+        return _keep(ids, weights, weights >= weights.max() + log_ratio)
+
+    return warp
+
+
+def _typical(mass: float) -> Warper:
+    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
+        log_probs = weights - weights.max()
+        log_probs -= np.log(np.exp(log_probs).sum())
+        probs = np.exp(log_probs)
+        surprise = np.abs(-log_probs + (probs * log_probs).sum())
+        order = np.argsort(surprise, kind="stable")
+        last = min(int((np.cumsum(probs[order]) < mass).sum()), len(order) - 1)
+        return _keep(ids, weights, surprise <= surprise[order[last]])
+
+    return warp
+
+
+def _keep(ids: Ids, weights: Floats, mask: Any) -> tuple[Ids, Floats]:
+    return (ids, weights) if mask.all() else (ids[mask], weights[mask])

@@ -1,0 +1,61 @@
+"""The tokens that rows are conditioned on: authoritative ids, then the round's proposals.
+
+One growing list for a generation; a length names a prefix of it. The device copy of the ids and the grammar's states are
+made on demand and only ever extended, so that a row costs nothing for the context before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from specframe.grammar import Grammar, State
+
+
+class Prefix:
+    """Ids ``[0, len)`` of one generation, of which the first ``num_prompt`` are the prompt."""
+
+    def __init__(self, prompt_ids: Sequence[int], grammar: Grammar | None, device: torch.device | str) -> None:
+        self.ids = list(prompt_ids)
+        self.num_prompt = len(self.ids)
+        self.grammar = grammar
+        self._device = device
+        self._states: list[State] = [grammar.start] if grammar else []
+        self._buffer: torch.Tensor | None = None
+        self._num_buffered = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def push(self, token: int) -> None:
+        """Append one id."""
+        self.ids.append(token)
+
+    def truncate(self, length: int) -> None:
+        """Drop every id at ``length`` and beyond."""
+        del self.ids[length:]
+        del self._states[max(1, length - self.num_prompt + 1) :]
+        self._num_buffered = min(self._num_buffered, length)
+
+    def tensor(self, length: int) -> torch.Tensor:
+        """Return the first ``length`` ids, ``[1, length]`` int64 on the target's device; a view, not to be written."""
+        if self._buffer is None or length > self._buffer.shape[1]:
+            grown = torch.empty(1, max(2 * length, 256), dtype=torch.int64, device=self._device)
+            if self._buffer is not None:
+                grown[:, : self._num_buffered] = self._buffer[:, : self._num_buffered]
+            self._buffer = grown
+        if length > self._num_buffered:
+            new = torch.tensor(self.ids[self._num_buffered : length], dtype=torch.int64)
+            self._buffer[0, self._num_buffered : length] = new
+            self._num_buffered = length
+        return self._buffer[:, :length]
+
+    def state(self, length: int) -> State:
+        """Return the grammar's state after the generated ids before ``length``."""
+        assert self.grammar is not None
+        num_generated = length - self.num_prompt
+        while len(self._states) <= num_generated:
+            token = self.ids[self.num_prompt + len(self._states) - 1]
+            self._states.append(self.grammar.advance(self._states[-1], token))
+        return self._states[num_generated]

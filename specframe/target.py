@@ -1,0 +1,75 @@
+"""The target protocol: what the engine needs of a model whose distribution is authoritative.
+
+Knows tensors of logits and token ids, and nothing about transformers; ``transformers_target.py`` is one implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from specframe.proposal import TargetFacts
+
+
+class Ticket(NamedTuple):
+    """Who calls: travels with every call of a session; a stale epoch changes nothing and raises ``StaleEpoch``."""
+
+    request_id: int
+    round_id: int
+    epoch: int
+
+
+class Verification(NamedTuple):
+    """Rows of one target call, provisional until the engine commits a prefix of what was fed.
+
+    ``logits``: ``[1 + num_proposed, vocab]``, the target's dtype and device; row i predicts proposal i, the last row the
+    extra token. The rows belong to the caller. ``kernel``: the kernel contract that computed them.
+    """
+
+    logits: torch.Tensor
+    kernel: str = "single"
+
+
+class TargetSession(Protocol):
+    """One generation on a target, from prefill to close. All lengths count tokens."""
+
+    @property
+    def num_committed(self) -> int:
+        """How many ids the cache stands for, all authoritative."""
+
+    @property
+    def epoch(self) -> int:
+        """The current cancellation epoch; a ticket with another one is stale."""
+
+    def prefill(self, ticket: Ticket, prompt_ids: Sequence[int]) -> Verification:
+        """Feed the part of the prompt that is not cached, commit it, and return the row that predicts the first token."""
+
+    def verify_linear(self, ticket: Ticket, pending: int, proposal: Sequence[int]) -> Verification:
+        """Feed the pending id and the proposal after the committed ids; zero proposals is the plain decode step.
+
+        Ordinary causal masking; positions continue the committed length. What was fed is provisional. Raises
+        ``TargetError`` when the forward fails; the provisional tail is then gone.
+        """
+
+    def commit(self, ticket: Ticket, num_tokens: int) -> None:
+        """Make the first ``num_tokens`` of what was fed authoritative and roll back the rest."""
+
+    def close(self) -> None:
+        """Roll back what is provisional and end the session; the committed prefix may serve a later request."""
+
+
+class Target(Protocol):
+    """A model whose distribution is authoritative."""
+
+    @property
+    def facts(self) -> TargetFacts:
+        """What drafters and grammars may know."""
+
+    def open(self, request_id: int, *, max_tokens: int) -> TargetSession:
+        """Start a session; ``max_tokens`` is the longest sequence that it may hold, prompt included, for reservation."""
+
+    def reset(self) -> None:
+        """Forget every cached prefix and free its memory."""

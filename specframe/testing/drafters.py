@@ -1,0 +1,194 @@
+"""Drafters for tests: right, wrong, hostile, random and broken ones.
+
+They use what any plugin may use, and nothing else. Each keeps the sessions that it opened, so that a test can read what a
+session was told.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+
+from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round, TokenView
+
+
+class TestSession:
+    """A session that proposes by a function and remembers its commits."""
+
+    __test__ = False  # not a test class, whatever pytest makes of its name
+
+    def __init__(self, request: DraftRequest, propose: Callable[[Round], None]) -> None:
+        self.request, self._propose = request, propose
+        self.commits: list[Commit] = []
+        self.num_rounds = 0
+        self.is_closed = False
+
+    def propose(self, round: Round) -> None:
+        self.num_rounds += 1
+        self._propose(round)
+
+    def commit(self, commit: Commit) -> None:
+        self.commits.append(commit)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class _TestDrafter:
+    """What the drafters here share: nothing is learned from requests, so there is nothing to forget."""
+
+    def __init__(self) -> None:
+        self.sessions: list[TestSession] = []
+        self.is_closed = False
+
+    def open(self, request: DraftRequest) -> TestSession:
+        session = TestSession(request, self._proposer(request))
+        self.sessions.append(session)
+        return session
+
+    def reset(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _proposer(self, request: DraftRequest) -> Callable[[Round], None]:
+        raise NotImplementedError
+
+
+class Oracle(_TestDrafter):
+    """Offer a known continuation of the prompt, as far as there is room.
+
+    ``wrong_at``: index, within every round's proposal, of a token that is replaced by the next id; None for never.
+    """
+
+    def __init__(self, continuation: Sequence[int], wrong_at: int | None = None) -> None:
+        super().__init__()
+        self.continuation, self.wrong_at = list(continuation), wrong_at
+
+    def _proposer(self, request: DraftRequest) -> Callable[[Round], None]:
+        def propose(round: Round) -> None:
+            start = len(round.context) - len(request.prompt_ids)
+            for index, token in enumerate(self.continuation[start:]):
+                wrong = (token + 1) % request.facts.vocab_size
+                if not round.offer(wrong if index == self.wrong_at else token):
+                    return
+
+        return propose
+
+
+class Adversary(_TestDrafter):
+    """Offer whatever ``chooser(context, index in the round)`` returns, until it returns None or the round is full."""
+
+    def __init__(self, chooser: Callable[[TokenView, int], int | None]) -> None:
+        super().__init__()
+        self.chooser = chooser
+
+    def _proposer(self, request: DraftRequest) -> Callable[[Round], None]:
+        def propose(round: Round) -> None:
+            index = 0
+            while (token := self.chooser(round.context, index)) is not None and round.offer(token):
+                index += 1
+
+        return propose
+
+
+class RandomOffers(_TestDrafter):
+    """Offer random ids, a random number of them; every session repeats the seed's stream."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def _proposer(self, request: DraftRequest) -> Callable[[Round], None]:
+        source = random.Random(self.seed)
+
+        def propose(round: Round) -> None:
+            for _ in range(source.randint(0, round.room)):
+                if not round.offer(source.randrange(request.facts.vocab_size)):
+                    return
+
+        return propose
+
+
+class LogitsDrafter(_TestDrafter):
+    """Let the core draw from rows that a function of the context makes.
+
+    ``row_function(ids)`` returns a row of logits, or None to end the proposal. ``num_tokens``: at most so many in a round.
+    """
+
+    def __init__(
+        self,
+        row_function: Callable[[tuple[int, ...]], torch.Tensor | Sequence[float] | None],
+        num_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.row_function, self.num_tokens = row_function, num_tokens
+
+    def _proposer(self, request: DraftRequest) -> Callable[[Round], None]:
+        def propose(round: Round) -> None:
+            num_left = round.room if self.num_tokens is None else min(round.room, self.num_tokens)
+            while num_left > 0 and (row := self.row_function(round.context[:])) is not None:
+                if round.draw(torch.as_tensor(row, dtype=torch.float64)) is None:
+                    return
+                num_left -= 1
+
+        return propose
+
+
+class Faulty:
+    """Behave as ``inner``, and fail at one call of one method.
+
+    ``method``: ``open``, ``propose``, ``commit``, ``close`` (of the session), ``reset`` or ``drafter_close``; ``at_call``:
+    which call of it fails, from 0, over all sessions. The inner method runs first, so that a ``propose`` that fails has
+    already added its tokens. ``error`` is raised as it is.
+    """
+
+    def __init__(
+        self, method: str, at_call: int = 0, inner: Drafter | None = None, error: BaseException | None = None
+    ) -> None:
+        self.method, self.at_call = method, at_call
+        self.inner: Drafter = inner if inner is not None else Adversary(lambda context, index: None)
+        self.error = error if error is not None else RuntimeError(f"scripted failure of {method}")
+        self._num_calls = 0
+
+    def open(self, request: DraftRequest) -> FaultySession:
+        session = FaultySession(self, self.inner.open(request))
+        self.called("open")
+        return session
+
+    def reset(self) -> None:
+        self.inner.reset()
+        self.called("reset")
+
+    def close(self) -> None:
+        self.inner.close()
+        self.called("drafter_close")
+
+    def called(self, method: str) -> None:
+        """Count a call, and fail if it is the one."""
+        if method == self.method:
+            self._num_calls += 1
+            if self._num_calls - 1 == self.at_call:
+                raise self.error
+
+
+class FaultySession:
+    """A session of ``Faulty``."""
+
+    def __init__(self, drafter: Faulty, inner: DraftSession) -> None:
+        self._drafter, self._inner = drafter, inner
+
+    def propose(self, round: Round) -> None:
+        self._inner.propose(round)
+        self._drafter.called("propose")
+
+    def commit(self, commit: Commit) -> None:
+        self._inner.commit(commit)
+        self._drafter.called("commit")
+
+    def close(self) -> None:
+        self._inner.close()
+        self._drafter.called("close")

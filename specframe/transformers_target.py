@@ -1,0 +1,193 @@
+"""The transformers target: any causal language model that ``AutoModelForCausalLM`` loads.
+
+Owns the forward, the cache and their bookkeeping for one model; knows nothing about sampling, drafters or text. The
+caller's model, configuration and generation configuration are never changed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from specframe.attention import AttentionSwap
+from specframe.cache import TransactionalCache
+from specframe.errors import StaleEpoch, TargetError, UnsupportedModel
+from specframe.proposal import TargetFacts
+from specframe.target import Ticket, Verification
+
+_REVERSIBLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+
+class TransformersTarget:
+    """A transformers model as a target.
+
+    ``tokenizer`` is needed for text prompts, text output and stop strings. ``prefill_chunk``: how many prompt ids one
+    forward takes. Raises ``UnsupportedModel`` for a model that cannot be decoded exactly, naming the property.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None, *, prefill_chunk: int = 1024) -> None:
+        self.model, self.tokenizer, self.prefill_chunk = model, tokenizer, prefill_chunk
+        _check_supported(model)
+        config = model.config.get_text_config()
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._can_skip_head = "logits_to_keep" in parameters
+        self._attention = AttentionSwap(model)
+        self.cache = TransactionalCache(config.num_hidden_layers)
+        self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
+        self.facts = TargetFacts(
+            vocab_size=model.get_output_embeddings().weight.shape[0],
+            stop_ids=_stop_ids(model, tokenizer),
+            context_limit=getattr(config, "max_position_embeddings", None),
+            speculation_limit=_speculation_limit(config),
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=str(model.device),
+            tokenizer=tokenizer,
+        )
+
+    def open(self, request_id: int, *, max_tokens: int) -> TransformersSession:
+        """Start a session that may hold ``max_tokens`` tokens."""
+        self.cache.reserve(max_tokens)
+        return TransformersSession(self, request_id)
+
+    def reset(self) -> None:
+        """Forget the cached prefix and free its memory."""
+        self.cache.release()
+        self._prompt_row = None
+
+    def forward(self, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
+        """Run the model on ids after the cache and return the logits of the last ``num_rows``, ``[num_rows, vocab]``."""
+        inputs = torch.tensor([ids], device=self.model.device)
+        arguments = {self._cache_argument: self.cache, "use_cache": True}
+        if self._can_skip_head:
+            arguments["logits_to_keep"] = num_rows
+        with self._attention():
+            logits: torch.Tensor = self.model(input_ids=inputs, **arguments).logits[0]
+        return logits if len(logits) == num_rows else logits[-num_rows:]
+
+
+class TransformersSession:
+    """One generation on a transformers target."""
+
+    def __init__(self, target: TransformersTarget, request_id: int) -> None:
+        self._target, self._request_id = target, request_id
+        self._cache = target.cache
+        self._transaction = self._cache.begin()
+        self.epoch = 0
+
+    @property
+    def num_committed(self) -> int:
+        """How many authoritative ids the cache stands for."""
+        return self._cache.num_committed
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The ids that the cache stands for, provisional ones last."""
+        return self._cache.ids
+
+    def cancel(self) -> None:
+        """Make every ticket of the current epoch stale."""
+        self.epoch += 1
+
+    @torch.inference_mode()
+    def prefill(self, ticket: Ticket, prompt_ids: Sequence[int]) -> Verification:
+        """Feed the part of the prompt that is not cached and return the row that predicts the first token."""
+        self._check(ticket)
+        prompt = tuple(prompt_ids)
+        num_shared = _shared_length(self._cache.ids[: self._cache.num_committed], prompt)
+        known = self._target._prompt_row
+        if num_shared == len(prompt) and known is not None and known[0] == prompt:
+            self._cut(num_shared)
+            return Verification(known[1].clone())
+        self._cut(min(num_shared, len(prompt) - 1))  # the last id is fed again: its row is read
+        logits: torch.Tensor | None = None
+        while (start := self._cache.num_committed) < len(prompt):
+            chunk = prompt[start : start + self._target.prefill_chunk]
+            logits = self._feed(ticket, chunk, num_rows=1)
+            self._transaction.commit_prefix(len(chunk))
+        assert logits is not None
+        self._target._prompt_row = (prompt, logits.clone())
+        return Verification(logits)
+
+    @torch.inference_mode()
+    def verify_linear(self, ticket: Ticket, pending: int, proposal: Sequence[int]) -> Verification:
+        """Feed the pending id and the proposal; row i predicts proposal i, the last row the extra token."""
+        self._check(ticket)
+        return Verification(self._feed(ticket, (pending, *proposal), num_rows=1 + len(proposal)))
+
+    def commit(self, ticket: Ticket, num_tokens: int) -> None:
+        """Commit the first ``num_tokens`` of what was fed and roll back the rest."""
+        self._check(ticket)
+        self._transaction.commit_prefix(num_tokens)
+        self._transaction.rollback_to(self._cache.num_committed)
+
+    def close(self) -> None:
+        """Roll back what is provisional and give the cache back."""
+        self.epoch += 1
+        self._transaction.finalize()
+
+    def _feed(self, ticket: Ticket, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
+        self._transaction.append_provisional(ids)
+        try:
+            return self._target.forward(ids, num_rows=num_rows)
+        except Exception as error:
+            self._transaction.rollback_to(self._cache.num_committed)
+            cause = f"{type(error).__name__}: {error}"
+            raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
+
+    def _cut(self, length: int) -> None:
+        # Only before the first round, where no id of this generation is committed yet.
+        self._transaction.finalize()
+        self._cache.truncate(length)
+        self._transaction = self._cache.begin()
+
+    def _check(self, ticket: Ticket) -> None:
+        if ticket.request_id != self._request_id or ticket.epoch != self.epoch:
+            raise StaleEpoch(
+                f"call of request {ticket.request_id}, epoch {ticket.epoch}, on a session of request {self._request_id}, "
+                f"epoch {self.epoch}; it was cancelled or replaced"
+            )
+
+
+def _check_supported(model: PreTrainedModel) -> None:
+    name = type(model).__name__
+    config = model.config.get_text_config()
+    if model.config.is_encoder_decoder:
+        raise UnsupportedModel(f"{name} is an encoder-decoder model; specframe decodes causal (decoder-only) models")
+    is_causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() or model.can_generate()
+    if not is_causal or model.get_output_embeddings() is None or getattr(config, "is_decoder", None) is False:
+        raise UnsupportedModel(f"{name} is not a causal language model; load it with AutoModelForCausalLM")
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    if getattr(model, "_is_stateful", False) or not layer_types <= _REVERSIBLE_LAYERS:
+        kinds = ", ".join(sorted(layer_types - _REVERSIBLE_LAYERS)) or "recurrent layers"
+        raise UnsupportedModel(f"{name} keeps state that cannot be rolled back ({kinds}); such models are not supported yet")
+    if model.training:
+        raise UnsupportedModel(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")
+
+
+def _stop_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
+    """Return the end-of-sequence ids from the first place that has any, in the order in which ``generate`` looks."""
+    for source in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
+        value = getattr(source, "eos_token_id", None)
+        if value is not None:
+            return frozenset(value if isinstance(value, Iterable) else (value,))
+    return frozenset()
+
+
+def _speculation_limit(config: Any) -> int | None:
+    """Return the position past which rows depend on the length of the call, or None."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") not in _LENGTH_DEPENDENT_ROPE:
+        return None
+    return int(rope.get("original_max_position_embeddings") or config.max_position_embeddings)
+
+
+def _shared_length(cached: Sequence[int], prompt: Sequence[int]) -> int:
+    length = min(len(cached), len(prompt))
+    return next((index for index in range(length) if cached[index] != prompt[index]), length)
