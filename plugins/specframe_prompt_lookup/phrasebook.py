@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specframe import InvalidStrategy, TargetFacts
+from specframe import InvalidStrategy
 from specframe_prompt_lookup.index import MAX_AGREEMENT, Match, count_agreeing
 
 if TYPE_CHECKING:
     import ahocorasick
 
+    from specframe import TargetFacts
     from specframe_prompt_lookup.options import PromptLookupOptions
 
 

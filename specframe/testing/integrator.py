@@ -1,0 +1,199 @@
+"""The exact law of code that asks for uniforms, by running it once in every interval in which nothing changes.
+
+``integrate`` knows nothing of what it integrates: it hands out uniforms of the contract's own grid, ``m * 2**-53``, and
+finds by bisection where the code's behaviour steps, so that the law is an exact rational number of grid points.
+``real_round_law`` runs the shipped verifier (or a wrong one) under it, for comparison with ``enumerator.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Hashable
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from specframe.distribution import Distribution
+from specframe.proposal import Proposal
+from specframe.random import Purpose, Random
+from specframe.testing.enumerator import DraftStep, Ids, Outcome, Table
+from specframe.testing.scripted import UniformKey
+from specframe.verify import Choice, Residual, Row, Rule, verify
+
+GRID = 1 << 53
+_PROBE_WIDTH = GRID >> 4  # every interval this wide is probed, in case two steps cancel between its ends
+
+T = TypeVar("T", bound=Hashable)
+
+
+class _Paused(BaseException):
+    """The code asked for a draw beyond the ones that are fixed; not an ``Exception``, so that no code swallows it."""
+
+
+class Integrand(Random):
+    """The random draws of one run: fixed for the first asks, and pausing the run at the next.
+
+    ``keys`` logs the asks. Asking twice for one key returns one value, as the real contract would.
+    """
+
+    def __init__(self, points: list[int]) -> None:
+        self._points = points
+        self.keys: list[UniformKey] = []
+        self.notes: list[Hashable] = []
+
+    def uniform(self, purpose: Purpose, round_id: int, node: int) -> float:
+        index = len(self.keys)
+        self.keys.append(UniformKey(purpose, round_id, node))
+        if index == len(self._points):
+            raise _Paused
+        return self._points[index] / GRID
+
+    def gumbel(self, position: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        raise NotImplementedError("Gumbel noise is not integrated: what a coupled rule emits is a function of it")
+
+    def note(self, value: Hashable) -> None:
+        """Tell the integrator what a draw led to, where the next ask would not show it (a drawn token, a decision)."""
+        self.notes.append((len(self.keys), value))
+
+
+def integrate(run: Callable[[Integrand], T]) -> dict[T, Fraction]:
+    """Return the exact law of what ``run`` returns, its uniforms ranging over the grid ``m * 2**-53``.
+
+    ``run`` must be a function of the uniforms it asks for, and behave as a step function of each, given those before;
+    what is seen of its behaviour is its next ask, its notes and its result. Steps are found to the grid point; a dent
+    narrower than 1/16 that leaves both neighbours equal is the one thing that could be missed, and no inverse-CDF draw
+    or threshold has one, for each of its values has one interval.
+    """
+    law: dict[T, Fraction] = {}
+    stack: list[tuple[list[int], dict[UniformKey, tuple[int, int]]]] = [([], {})]
+    while stack:
+        points, intervals = stack.pop()
+        is_over, result, keys, _ = _observe(run, points)
+        if is_over:
+            weight = Fraction(1)
+            for low, high in intervals.values():
+                weight *= Fraction(high - low, GRID)
+            assert not isinstance(result, _Paused)
+            law[result] = law.get(result, Fraction(0)) + weight
+            continue
+        # A key that was asked before keeps its interval, which the new ask can only divide further.
+        key = keys[-1]
+        fixed = keys[: len(points)]
+        for low, high in _steps(
+            run, points, [i for i, k in enumerate(fixed) if k == key], intervals.get(key, (0, GRID))
+        ):
+            moved = [low if k == key else point for k, point in zip(fixed, points, strict=True)]
+            stack.append(([*moved, low], {**intervals, key: (low, high)}))
+    return law
+
+
+def _observe(run: Callable[[Integrand], T], points: list[int]) -> tuple[bool, T | _Paused, list[UniformKey], Hashable]:
+    """Run with the first draws fixed; return whether it ended, its result, its asks, and all that is seen of it."""
+    draws = Integrand(points)
+    try:
+        result: T | _Paused = run(draws)
+    except _Paused as pause:
+        return False, pause, draws.keys, (False, tuple(draws.keys), tuple(draws.notes))
+    return True, result, draws.keys, (True, result, tuple(draws.keys), tuple(draws.notes))
+
+
+def _steps(
+    run: Callable[[Integrand], T], points: list[int], repeats: list[int], interval: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Return the intervals of the next uniform in which the run's behaviour is constant."""
+
+    def seen(point: int) -> Hashable:
+        fixed = list(points)
+        for index in repeats:
+            fixed[index] = point
+        return _observe(run, [*fixed, point])[3]
+
+    cuts: list[int] = []
+    low, high = interval
+    stack = [(low, seen(low), high - 1, seen(high - 1))]
+    while stack:
+        left, at_left, right, at_right = stack.pop()
+        if right - left <= 1 or (at_left == at_right and right - left < _PROBE_WIDTH):
+            if at_left != at_right:
+                cuts.append(right)
+            continue
+        middle = (left + right) // 2
+        at_middle = seen(middle)
+        stack += [(left, at_left, middle, at_middle), (middle, at_middle, right, at_right)]
+    edges = [low, *sorted(cuts), high]
+    return list(itertools.pairwise(edges))
+
+
+class LawRow:
+    """A verifier's row with a known distribution."""
+
+    def __init__(self, distribution: Distribution, position: int) -> None:
+        self._distribution, self.position = distribution, position
+
+    def choose(self) -> Choice:
+        return Choice(*self._distribution.argmax())
+
+    def distribution(self) -> Distribution:
+        return self._distribution
+
+
+RunRound = Callable[[Rule, "Callable[[int], Row]", Proposal, frozenset[int]], Outcome]
+
+
+def run_verify(rule: Rule, row_at: Callable[[int], Row], proposal: Proposal, stop_ids: frozenset[int]) -> Outcome:
+    """Run the shipped round verification and return what it emits."""
+    verdict = verify(row_at, proposal, rule, lambda token: token in stop_ids)
+    last = () if verdict.token is None else (verdict.token,)
+    return Outcome((*proposal.ids[: verdict.num_accepted], *last), verdict.is_correction)
+
+
+def real_round_law(
+    target: Table,
+    draft: DraftStep,
+    prefix: Ids,
+    room: int,
+    stop_ids: frozenset[int] = frozenset(),
+    *,
+    rule: Callable[[Random, int], Rule] = Residual,
+    run_round: RunRound = run_verify,
+) -> dict[Outcome, Fraction]:
+    """Return the exact law of one round of real code, to compare with ``enumerator.round_law``.
+
+    The drafter's tokens are drawn by the rule itself. ``rule(random, round id)`` and ``run_round`` may be wrong ones,
+    to show that a comparison sees it.
+    """
+    target_row, draft_row = _rows(target), _rows(draft)
+
+    def run(draws: Integrand) -> Outcome:
+        made = rule(draws, 0)
+        proposal = Proposal()
+        while len(proposal) < room and not (proposal.ids and proposal.ids[-1] in stop_ids):
+            context = (*prefix, *proposal.ids)
+            step = draft(context)
+            if step is None:
+                break
+            if isinstance(step, int):
+                proposal.append(step, None, "draft")
+            else:
+                drawn = made.draw(draft_row(context), len(proposal))
+                draws.note(drawn.token)
+                proposal.append(drawn.token, drawn.law, "draft")
+
+        def row_at(index: int) -> Row:
+            draws.note(index)  # shows an acceptance even where no further draw follows it
+            return target_row((*prefix, *proposal.ids[:index]))
+
+        return run_round(made, row_at, proposal, stop_ids)
+
+    return integrate(run)
+
+
+def _rows(table: Callable[[Ids], object]) -> Callable[[Ids], LawRow]:
+    @functools.cache
+    def row_after(ids: Ids) -> LawRow:
+        return LawRow(Distribution.from_probs(np.array(table(ids), dtype=np.float64)), len(ids))
+
+    return row_after
