@@ -284,21 +284,22 @@ def _plugin_record(plugin: Plugin) -> dict[str, Any]:
     }
 
 
-def _options(entry: DrafterEntry) -> dict[str, Any]:
-    """Return an options class's names and defaults, as plain data; one without a default is 'required'."""
+def _options(entry: DrafterEntry) -> dict[str, dict[str, Any]]:
+    """Return an options class's names, each with its default or without one."""
     import attrs
 
-    return {field.name: _default(field) for field in attrs.fields(entry.options)}
+    return {field.name: _default(field.default) for field in attrs.fields(entry.options)}
 
 
-def _default(field: Any) -> Any:
+def _default(default: Any) -> dict[str, Any]:
     import attrs
 
-    if field.default is attrs.NOTHING:
-        return "required"
-    if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]  # a class at run time, a function to mypy
-        return "computed" if field.default.takes_self else field.default.factory()
-    return field.default
+    if default is attrs.NOTHING:
+        return {"is_required": True}
+    factory = getattr(default, "factory", None)  # attrs keeps a factory in place of a default
+    if factory is None:
+        return {"is_required": False, "default": default}
+    return {"is_required": False, "default": "computed" if default.takes_self else factory()}
 
 
 def _plugin_lines(plugin: Plugin) -> Sequence[str]:
@@ -309,14 +310,16 @@ def _plugin_lines(plugin: Plugin) -> Sequence[str]:
         lines.append(f"  broken: {_reason(plugin.error)}")
     for name, entry in plugin.drafters.items():
         lines.append(f"  drafter {name}")
-        lines += [f"    {option} = {_toml(value)}" for option, value in _options(entry).items()]
+        lines += [f"    {option} {_spell(facts)}" for option, facts in _options(entry).items()]
     lines += [f"  grammar {name}" for name in plugin.grammars]
     return lines
 
 
-def _toml(value: Any) -> str:
+def _spell(facts: Mapping[str, Any]) -> str:
     """Spell a default as a strategy file would; TOML has no null, so None says that the key is left out."""
-    return "(not set)" if value is None else json.dumps(value, default=str)
+    if facts["is_required"]:
+        return "(required)"
+    return "(not set)" if facts["default"] is None else f"= {json.dumps(facts['default'], default=str)}"
 
 
 def _reason(error: BaseException) -> str:

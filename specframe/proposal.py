@@ -128,7 +128,10 @@ class TokenView(Sequence[int]):
     def __getitem__(self, index: slice) -> tuple[int, ...]: ...
     def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
         if isinstance(index, slice):
-            return tuple(self._ids[i] for i in range(*index.indices(self._length)))
+            start, stop, step = index.indices(self._length)
+            if step == 1:
+                return tuple(self._ids[start:stop])
+            return tuple(self._ids[i] for i in range(start, stop, step))
         if not -self._length <= index < self._length:
             raise IndexError(f"token index {index} is outside a context of {self._length}")
         return self._ids[index % self._length]
@@ -173,7 +176,9 @@ class Drawn(NamedTuple):
 class RoundContext(Protocol):
     """The core's side of a round: its prefix, its grammar and its random draws."""
 
-    ids: Sequence[int]
+    @property
+    def ids(self) -> Sequence[int]:
+        """Authoritative ids and what is proposed so far."""
 
     def is_allowed(self, token: int) -> bool:
         """Tell whether the grammar, if any, allows the id after the prefix."""

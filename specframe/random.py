@@ -54,7 +54,8 @@ class CounterRandom:
 
     def __init__(self, seed: int, sample: int = 0) -> None:
         self.seed, self.sample = seed, sample
-        self._generator = np.random.Philox(key=[seed & _WORD, VERSION])
+        # A list would pass through float64 from 2**63 on, and lose the seed's low bits.
+        self._generator = np.random.Philox(key=np.array([seed & _WORD, VERSION], dtype=np.uint64))
         self._state = self._generator.state
         self._counter = self._state["state"]["counter"]
 

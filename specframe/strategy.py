@@ -116,7 +116,7 @@ def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for scalar in (int, float, str, bool):
         converter.register_structure_hook(scalar, _strict)
-    converter.register_structure_hook(tuple[str, ...], _strings)
+    converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _strings)
     return converter
 
 

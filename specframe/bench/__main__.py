@@ -1,0 +1,143 @@
+"""The core's benchmark: ``python -m specframe.bench -o docs/results/core.json``.
+
+Greedy, float32, the demo target, 12 prompts of four kinds. Settings of the best-against-best arms are chosen on the tuning
+prompts in the same run. Every figure is a ratio of times measured interleaved in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from specframe.bench.arms import Arm, EngineArm, lookup_strategy, transformers_arm
+from specframe.bench.timing import Timed, time_arms
+from specframe.bench.workload import core_workload
+from specframe.loading import load_target
+from specframe.prompt import encode
+from specframe.strategy import Strategy
+from specframe.transformers_target import TransformersTarget
+
+KINDS = ("edit", "quote", "json", "chat")
+LIBRARY_SETTINGS: dict[str, dict[str, int]] = {
+    "library lookup 3, ngram 2": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2},
+    "library lookup 4, ngram 2": {"prompt_lookup_num_tokens": 4, "max_matching_ngram_size": 2},
+    "library lookup 10, ngram 2": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2},
+    "library lookup 10, ngram 3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
+}
+OWN_SETTINGS: dict[str, Strategy] = {
+    f"lookup {max_tokens}, ngram {min_ngram} to 4": lookup_strategy(max_tokens, min_ngram=min_ngram)
+    for max_tokens in (7, 15, 23)
+    for min_ngram in (1, 2)
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m specframe.bench", description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    target = load_target("demo", dtype=torch.float32)
+    results = run(target, repeats=options.repeats, max_new_tokens=options.max_new_tokens, progress=_progress(started))
+    text = json.dumps(results, indent=2) + "\n"
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text)
+    print(text)
+    return 0
+
+
+def run(
+    target: TransformersTarget, *, repeats: int, max_new_tokens: int, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Choose settings on the tuning prompts, measure on the test prompts, and return what is stored."""
+
+    def timed(split: str, arms: dict[str, Arm], times: int) -> Timed:
+        items = core_workload(split)
+        return time_arms(
+            arms,
+            items,
+            [encode(item.messages, target.facts) for item in items],
+            max_new_tokens=max_new_tokens,
+            repeats=times,
+            prepare=target.reset,
+            progress=lambda text: progress(f"{split}: {text}"),
+        )
+
+    library = {name: transformers_arm(target.model, **setting) for name, setting in LIBRARY_SETTINGS.items()}
+    own: dict[str, Arm] = {name: EngineArm(target, strategy) for name, strategy in OWN_SETTINGS.items()}
+    plain = transformers_arm(target.model)
+    tuning = timed("tune", {"library plain": plain, **library, **own}, 1)
+    scores = {name: tuning.compare(name, "library plain")["total_over_total"] for name in (*library, *own)}
+    best_library, best_own = min(library, key=scores.__getitem__), min(own, key=scores.__getitem__)
+
+    engine_arms = {
+        "plain": EngineArm(target, Strategy()),
+        # The library's own settings of 10 tokens and 2-grams, always in full.
+        "lookup, equal settings": EngineArm(target, lookup_strategy(10, max_ngram=2, min_ngram=1, length="fixed")),
+        "lookup, best": EngineArm(target, OWN_SETTINGS[best_own]),
+    }
+    arms: dict[str, Arm] = {
+        "library plain": plain,
+        "library plain again": plain,
+        "library lookup, equal settings": library["library lookup 10, ngram 2"],
+        "library lookup, best": library[best_library],
+        **engine_arms,
+    }
+    test = timed("test", arms, repeats)
+    return {
+        "what": "time over time, end to end, greedy, float32, least of the repeats; lower is better",
+        "machine": _machine(target),
+        "repeats": repeats,
+        "max_new_tokens": max_new_tokens,
+        "chosen_on_tuning_prompts": {"library lookup, best": best_library, "lookup, best": best_own, "scores": scores},
+        "control_a_a": test.compare("library plain again", "library plain"),
+        "over_library_plain": {name: _by_kind(test, name, "library plain") for name in arms if name != "library plain"},
+        "plain_over_library_plain": test.compare("plain", "library plain"),
+        "lookup_over_library_lookup_equal_settings": _by_kind(
+            test, "lookup, equal settings", "library lookup, equal settings"
+        ),
+        "lookup_over_library_lookup_best": _by_kind(test, "lookup, best", "library lookup, best"),
+        "seconds": {
+            name: {item.name: [round(second, 4) for second in test.seconds[name][index]] for index, item in enumerate(test.items)}
+            for name in arms
+        },
+    }
+
+
+def _by_kind(timed: Timed, arm: str, reference: str) -> dict[str, Any]:
+    return {"all": timed.compare(arm, reference)} | {kind: timed.compare(arm, reference, kind) for kind in KINDS}
+
+
+def _machine(target: TransformersTarget) -> dict[str, Any]:
+    return {
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "dtype": target.facts.dtype,
+    }
+
+
+def _progress(started: float) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started:6.0f} s] {text}", file=sys.stderr, flush=True)
+
+    return say
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,440 @@
+"""The command line: what it passes on, what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+import specframe
+from specframe._version import __version__
+from specframe.cli import main
+from specframe.errors import GenerationError, InvalidRequest, UnknownName
+from specframe.records import DrafterStats, Event, Stats
+
+SEED = 2**62 + 1
+STATS = Stats(
+    num_rounds=4,
+    num_target_calls=4,
+    num_tokens=8,
+    min_margin=0.5,
+    num_rounding=0,
+    drafters={"lookup": DrafterStats(8, 6, 4, 0.001), "idle": DrafterStats()},
+    seconds={"prefill": 0.5, "verify": 1.0},
+)
+RESULT = SimpleNamespace(
+    text="Grüße\n",
+    token_ids=(5, 6, 7),
+    finish_reason="stop",
+    stop_match=7,
+    seed=SEED,
+    exactness="token-exact",
+    log_probs=(-0.5, -0.25, -1.0),
+    stats=STATS,
+    events=(Event(3, "lookup", "switched off: ValueError"),),
+)
+
+
+class Outcome(NamedTuple):
+    """What a run of the command line left."""
+
+    code: int
+    out: str
+    err: str
+
+
+class FakeStream:
+    """Two pieces, then what ``then`` does."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then, self.is_closed, self.result = then, False, RESULT
+
+    def __iter__(self) -> Iterator[Any]:
+        yield SimpleNamespace(text="Grü")
+        yield SimpleNamespace(text="ße\n")
+        self.then()
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_closed = True
+
+
+class FakeEngine:
+    """Remembers how it was loaded and called; ``then`` runs before a result is handed out."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, Any] = {}
+        self.prompt: Any = None
+        self.arguments: dict[str, Any] = {}
+        self.then: Callable[[], None] = lambda: None
+        self.streams: list[FakeStream] = []
+
+    def load(self, model: str, **arguments: Any) -> FakeEngine:
+        self.loaded = {"model": model, **arguments}
+        return self
+
+    def generate(self, prompt: Any, *, n: int, **arguments: Any) -> Any:
+        self.prompt, self.arguments = prompt, arguments
+        self.then()
+        return [RESULT] * n if n > 1 else RESULT
+
+    def stream(self, prompt: Any, **arguments: Any) -> FakeStream:
+        self.prompt, self.arguments = prompt, arguments
+        self.streams.append(FakeStream(self.then))
+        return self.streams[-1]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine()
+    monkeypatch.setitem(vars(specframe), "load", fake.load)
+    return fake
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run the command line in this process; ``stdin`` is its input, ``terminal`` says that a person reads."""
+
+    def run_main(*arguments: str, stdin: str = "", terminal: bool = False) -> Outcome:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr(sys, "argv", ["specframe", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        code = exit_.value.code
+        assert code is None or isinstance(code, int)
+        return Outcome(code or 0, *capsys.readouterr())
+
+    return run_main
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two installed distributions: 'dice', a plugin with a drafter and a grammar, and 'glass', which breaks."""
+    (tmp_path / "dice_plugin.py").write_text(
+        "import attrs, specframe\n"
+        "@attrs.frozen\n"
+        "class Options:\n"
+        "    sides: int\n"
+        "    max_tokens: int | None = None\n"
+        "    names: tuple[str, ...] = ('a', 'b')\n"
+        "    faces: list[int] = attrs.field(factory=lambda: [1, 6])\n"
+        "@specframe.hookimpl\n"
+        "def specframe_register_drafters(register):\n"
+        "    register('dice', object, options=Options, needs=specframe.Needs(), api=1)\n"
+        "@specframe.hookimpl\n"
+        "def specframe_register_grammars(register):\n"
+        "    register('abnf', object, api=1)\n"
+    )
+    (tmp_path / "glass_plugin.py").write_text("raise RuntimeError('it fell')\n")
+    for name, version in (("dice", "1.2"), ("glass", "0.1")):
+        info = tmp_path / f"{name}_dist-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-dist\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[specframe]\n{name} = {name}_plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_the_version_is_told(run: Callable[..., Outcome]) -> None:
+    """One line with the version that the package has."""
+    assert run("--version") == (0, f"specframe {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [(), ("generate",), ("plugins",)], ids=["specframe", "generate", "plugins"])
+def test_help_fits_80_columns(run: Callable[..., Outcome], command: tuple[str, ...]) -> None:
+    """Nothing is cut off and nothing runs over."""
+    outcome = run(*command, "--help")
+
+    assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert "…" not in outcome.out
+
+
+def test_only_what_was_given_is_passed_on(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """No sampling value is implied: the engine's own defaults hold."""
+    run("generate", "Hello")
+
+    assert engine.loaded == {"model": "demo", "strategy": "none", "dtype": None}
+    assert engine.prompt == "Hello"
+    assert engine.arguments == {"max_new_tokens": 256, "log_probs": False}
+
+
+def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """Options carry the names of the Python API."""
+    sampling: dict[str, int | float] = {
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "typical_p": 0.95,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.3,
+        "no_repeat_ngram_size": 3,
+        "min_new_tokens": 2,
+        "seed": 7,
+    }
+    words = [word for name, value in sampling.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    where = ("--target", "some/folder", "--strategy", "mine.toml", "--dtype", "bfloat16")
+    rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs")
+
+    assert run("generate", "Hello", *words, *where, *rest).code == 0
+    assert engine.loaded == {"model": "some/folder", "strategy": "mine.toml", "dtype": "bfloat16"}
+    assert engine.arguments == {**sampling, "stop": ["END", "\n\n"], "max_new_tokens": 16, "log_probs": True}
+
+
+def test_chat_makes_messages(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """The system message comes first."""
+    run("generate", "Hi", "--chat", "--system", "Be brief.")
+
+    assert engine.prompt == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+
+
+def test_a_dash_reads_standard_input(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """One final newline, which echo and editors add, is not part of the prompt."""
+    run("generate", "-", stdin="first\n\nsecond \n\n")
+
+    assert engine.prompt == "first\n\nsecond \n"
+
+
+def test_text_goes_to_stdout_and_the_note_to_stderr(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """A pipe gets the text and nothing else."""
+    outcome = run("generate", "Hi")
+
+    assert outcome.out == "Grüße\n\n"
+    assert outcome.err.splitlines() == [
+        "[8 tokens in 1.5 s, 2.00 per target call, lookup: 67% of 6 accepted, idle: no proposals, "
+        f"token-exact, seed {SEED}]",
+        "[round 3: lookup: switched off: ValueError]",
+    ]
+    assert not engine.streams
+
+
+def test_a_terminal_gets_the_pieces(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """Streamed and complete text are the same."""
+    streamed = run("generate", "Hi", terminal=True)
+    complete = run("generate", "Hi", "--no-stream", terminal=True)
+
+    assert streamed == complete
+    assert [stream.is_closed for stream in engine.streams] == [True]
+
+
+def test_json_is_one_object(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """Everything of the result is in it, and nothing else is printed."""
+    outcome = run("generate", "Hi", "--json", terminal=True)
+    record = json.loads(outcome.out)
+
+    assert outcome.err == ""
+    assert record["text"] == "Grüße\n"
+    assert record["token_ids"] == [5, 6, 7]
+    assert (record["finish_reason"], record["stop_match"]) == ("stop", 7)
+    assert (record["seed"], record["exactness"]) == (SEED, "token-exact")
+    assert record["log_probs"] == [-0.5, -0.25, -1.0]
+    assert record["events"] == [{"round_id": 3, "drafter": "lookup", "message": "switched off: ValueError"}]
+    assert record["stats"]["tokens_per_call"] == 2.0
+    assert record["stats"]["drafters"]["lookup"]["acceptance"] == 4 / 6
+    assert record["stats"]["drafters"]["idle"]["acceptance"] is None
+
+
+def test_several_generations_are_a_list(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """JSON holds them under 'results'; text shows them one after another, never streamed."""
+    record = json.loads(run("generate", "Hi", "--n", "3", "--json").out)
+    text = run("generate", "Hi", "--n", "3", terminal=True)
+
+    assert [result["text"] for result in record["results"]] == ["Grüße\n"] * 3
+    assert text.out == "Grüße\n\n" * 3
+    assert "--- 3 of 3" in text.err
+
+
+def test_an_error_is_one_readable_line(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """Notes, such as broken plugins, follow on lines of their own; there is no traceback."""
+
+    def fail() -> None:
+        error = UnknownName("drafter", "lokup", ["lookup"])
+        error.add_note("plugin 'glass' of glass-dist 0.1 is broken: RuntimeError: it fell")
+        raise error
+
+    engine.then = fail
+
+    assert run("generate", "Hi") == (
+        1,
+        "",
+        "error: unknown drafter 'lokup'; did you mean 'lookup'? installed: lookup\n"
+        "plugin 'glass' of glass-dist 0.1 is broken: RuntimeError: it fell\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--system", "x"), "'system' needs a chat template (got 'x'); add --chat"),
+        (("--log-probs",), "'log_probs' are part of the JSON output (got True); add --json"),
+    ],
+)
+def test_options_that_contradict_are_refused_before_loading(
+    run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], message: str
+) -> None:
+    """Such a mistake costs no load."""
+    assert run("generate", "Hi", *arguments) == (1, "", f"error: {message}\n")
+    assert engine.loaded == {}
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_traceback_can_be_asked_for(
+    run: Callable[..., Outcome], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, is_variable: bool
+) -> None:
+    """With the option or the variable the error goes its way."""
+
+    def fail() -> None:
+        raise InvalidRequest("n", "must be >= 1", 0)
+
+    engine.then = fail
+    monkeypatch.setenv("SPECFRAME_TRACEBACK", "1" if is_variable else "0")
+
+    with pytest.raises(InvalidRequest):
+        run(*(() if is_variable else ("--traceback",)), "generate", "Hi")
+
+
+def test_wrong_usage_is_status_2(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """A value of the wrong type never reaches the engine."""
+    outcome = run("generate", "Hi", "--top-k", "many")
+
+    assert outcome.code == 2
+    assert "--top-k" in outcome.err
+    assert engine.loaded == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_terminal", "shown"),
+    [((), True, "Grüße\n\n"), ((), False, "Grüße\n\n"), (("--json",), False, '"text": "Grüße\\n"')],
+    ids=["streamed", "text", "json"],
+)
+def test_what_was_emitted_before_a_failure_is_shown(
+    run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], is_terminal: bool, shown: str
+) -> None:
+    """The error comes after the text, never instead of it."""
+
+    def fail() -> None:
+        raise GenerationError("generation ended early: no memory", token_ids=(5, 6), text="Grüße\n")
+
+    engine.then = fail
+    outcome = run("generate", "Hi", *arguments, terminal=is_terminal)
+
+    assert outcome.code == 1
+    assert shown in outcome.out
+    assert outcome.err.startswith("error: generation ended early: no memory (2 tokens were emitted before")
+
+
+def test_ctrl_c_ends_cleanly(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """The stream is closed, the line is ended, the status is 130."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    engine.then = interrupt
+
+    assert run("generate", "Hi", terminal=True) == (130, "Grüße\n\n", "")
+    assert engine.streams[0].is_closed
+
+
+def test_plugins_are_listed_as_json(run: Callable[..., Outcome], strangers: Path) -> None:
+    """Names, origin, options with their defaults, grammars, and the reason why one is broken."""
+    found = {plugin["name"]: plugin for plugin in json.loads(run("plugins", "--json").out)["plugins"]}
+
+    assert found["dice"] == {
+        "name": "dice",
+        "distribution": "dice-dist",
+        "version": "1.2",
+        "is_disabled": False,
+        "error": None,
+        "drafters": {
+            "dice": {
+                "options": {
+                    "sides": {"is_required": True},
+                    "max_tokens": {"is_required": False, "default": None},
+                    "names": {"is_required": False, "default": ["a", "b"]},
+                    "faces": {"is_required": False, "default": [1, 6]},
+                }
+            }
+        },
+        "grammars": ["abnf"],
+    }
+    assert found["glass"]["error"] == "RuntimeError: it fell"
+    assert found["glass"]["drafters"] == {}
+
+
+def test_plugins_are_listed_as_text(
+    run: Callable[..., Outcome], strangers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options stand as a strategy file spells them; a disabled plugin is there and says so."""
+    monkeypatch.setenv("SPECFRAME_DISABLE_PLUGINS", "prompt_lookup")
+    text = run("plugins").out
+
+    assert text == (
+        "dice  (dice-dist 1.2)\n"
+        "  drafter dice\n"
+        "    sides (required)\n"
+        "    max_tokens (not set)\n"
+        '    names = ["a", "b"]\n'
+        "    faces = [1, 6]\n"
+        "  grammar abnf\n"
+        "glass  (glass-dist 0.1)\n"
+        "  broken: RuntimeError: it fell\n"
+        f"prompt_lookup  (specframe {__version__})\n"
+        "  disabled\n"
+    )
+
+
+def test_listing_plugins_loads_no_model_library() -> None:
+    """With the first-party plugin listed, neither torch nor transformers nor numpy is imported."""
+    code = (
+        "import sys\n"
+        "from specframe.cli import main\n"
+        "sys.argv = ['specframe', 'plugins', '--json']\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    print(*sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "prompt_lookup" in [plugin["name"] for plugin in json.loads(done.stdout)["plugins"]]
+    assert {"torch", "transformers", "numpy"}.isdisjoint(done.stderr.split())
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    """``specframe plugins | head -0`` prints no error."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "specframe.cli", "plugins"], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+
+    assert done.stderr == ""
+
+
+@pytest.mark.real_model
+def test_the_demo_target_says_the_same_with_a_drafter(run: Callable[..., Outcome]) -> None:
+    """The whole way, twice: plain, and with prompt lookup from standard input."""
+    prompt = "one two three four one two three four one two"
+    plain = json.loads(run("generate", prompt, "--json", "--max-new-tokens", "24").out)
+    drafted = json.loads(
+        run("generate", "-", "--strategy", "prompt_lookup", "--json", "--max-new-tokens", "24", stdin=prompt).out
+    )
+
+    assert plain["text"] == drafted["text"]
+    assert plain["token_ids"] == drafted["token_ids"]
+    assert drafted["stats"]["drafters"]["prompt_lookup"]["num_accepted"] > 0
