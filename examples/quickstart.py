@@ -5,6 +5,7 @@ Run it with ``make demo``. The target is SmolLM2-135M-Instruct, which is convert
 
 from __future__ import annotations
 
+import sys
 from statistics import median
 
 import specframe
@@ -13,47 +14,45 @@ NUM_REPEATS = 3
 MAX_NEW_TOKENS = 128
 STRATEGY = "prompt_lookup"
 
-CODE = '''\
-def summary(orders):
-    total = 0
-    largest = None
-    for order in orders:
-        total += order.price * order.count
-        if largest is None or order.price > largest.price:
-            largest = order
-    return total, largest
-'''
-PROMPT = [
-    {"role": "user", "content": f"Rename the variable `total` to `amount` and print the whole function:\n\n```python\n{CODE}```"}
-]
+CODE = """\
+def read_settings(path):
+    settings = {}
+    with open(path) as file:
+        for line in file:
+            line = line.strip()
+            if not line or line.startswith("#"):
+                continue
+            key, value = line.split("=", 1)
+            settings[key.strip()] = value.strip()
+    return settings
+"""
+TASK = "Fix the code below so that it also skips lines that start with a semicolon. Print all of it."
+PROMPT = [{"role": "user", "content": f"{TASK}\n\n```python\n{CODE}```"}]
 
 
 def main() -> None:
-    plain = specframe.load("demo")
-    fast = specframe.load("demo", strategy=STRATEGY)
+    engines = [specframe.load("demo"), specframe.load("demo", strategy=STRATEGY)]
+    pairs = [
+        [engine.generate(PROMPT, max_new_tokens=MAX_NEW_TOKENS) for engine in engines]
+        for _ in range(1 + NUM_REPEATS)  # the first pair warms up
+    ]
+    ratios = [before.stats.total_s / after.stats.total_s for before, after in pairs[1:]]
+    num_texts = len({result.token_ids for pair in pairs for result in pair})
 
-    ratios, texts = [], set()
-    for index in range(NUM_REPEATS + 1):
-        before = plain.generate(PROMPT, max_new_tokens=MAX_NEW_TOKENS)
-        after = fast.generate(PROMPT, max_new_tokens=MAX_NEW_TOKENS)
-        texts |= {before.token_ids, after.token_ids}
-        if index:  # the first pair reads the prompt and warms up
-            ratios.append(before.stats.total_s / after.stats.total_s)
+    print(pairs[-1][0].text, "\n")
+    for name, result in zip(("plain", STRATEGY), pairs[-1], strict=True):
+        show(name, result)
+    in_turn = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"speed with {STRATEGY}: {median(ratios):.2f} times plain (in turn: {in_turn})")
+    print(f"tokens identical in all {2 * len(pairs)} runs: {'yes' if num_texts == 1 else 'NO'}")
+    sys.exit(num_texts != 1)
 
-    print(after.text)
-    print(f"\n{'':>16} {'seconds':>8} {'tokens/s':>9} {'tokens per target call':>23}  acceptance")
-    for name, stats in (("plain", before.stats), (STRATEGY, after.stats)):
-        acceptance = ", ".join(
-            f"{drafter}: {share.num_accepted} of {share.num_evaluated}" for drafter, share in stats.drafters.items()
-        )
-        print(
-            f"{name:>16} {stats.total_s:8.2f} {stats.num_tokens / stats.total_s:9.1f} {stats.tokens_per_call:23.2f}  "
-            f"{acceptance}"
-        )
-    print(f"\nspeed ratio: {median(ratios):.2f} (median of {NUM_REPEATS} interleaved pairs: {', '.join(f'{r:.2f}' for r in ratios)})")
-    print(f"tokens identical in all {2 * (NUM_REPEATS + 1)} runs: {'yes' if len(texts) == 1 else 'NO'}")
-    if len(texts) != 1:
-        raise SystemExit("the texts differ: this is a bug, or a near-tie of this machine's arithmetic")
+
+def show(name: str, result: specframe.Result) -> None:
+    stats = result.stats
+    print(f"{name}: {stats.num_tokens} tokens in {stats.total_s:.2f} s, {stats.tokens_per_call:.2f} per target call")
+    for drafter, share in stats.drafters.items():
+        print(f"  {drafter}: of {share.num_evaluated} judged tokens {share.num_accepted} accepted")
 
 
 if __name__ == "__main__":

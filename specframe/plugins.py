@@ -136,7 +136,7 @@ def _add_drafter(
     plugin: Plugin, name: str, factory: Callable[..., Drafter], *, options: type[Any], needs: Needs, api: int
 ) -> None:
     _check_entry(plugin, "drafter", name, api, plugin.drafters)
-    if not attrs.has(options):
+    if not isinstance(options, type) or not attrs.has(options):
         raise InvalidStrategy(f"drafter '{name}': 'options' must be an attrs class (got {options!r})")
     if not isinstance(needs, Needs):
         raise InvalidStrategy(f"drafter '{name}': 'needs' must be a specframe.Needs (got {needs!r})")

@@ -157,8 +157,12 @@ class Pipeline:
 def top_choices(rows: torch.Tensor) -> list[Choice]:
     """Return the greedy choice of every row, ``[rows, vocab]``, in one host synchronisation.
 
-    A row that is no distribution gets a NaN margin, to be told only if the row counts. ``rows`` is written and restored.
+    A row that is no distribution gets a NaN margin, to be told only if the row counts. ``rows`` is left as it was.
     """
+    if rows.device.type == "cpu":
+        # numpy's argmax takes a tenth of the time of torch's on a row that is in the cache.
+        scores = (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).numpy()
+        return [_host_choice(row) for row in scores]
     peaks, tokens = rows.max(dim=-1, keepdim=True)  # a NaN anywhere in a row becomes its peak
     rows.scatter_(-1, tokens, -torch.inf)
     margins = peaks.double() - rows.amax(dim=-1, keepdim=True).double()
@@ -166,6 +170,13 @@ def top_choices(rows: torch.Tensor) -> list[Choice]:
     margins.masked_fill_(~peaks.isfinite(), torch.nan)
     pairs = torch.cat((tokens.double(), margins), dim=-1).tolist()
     return [Choice(int(token), margin) for token, margin in pairs]
+
+
+def _host_choice(scores: Any) -> Choice:
+    token = int(scores.argmax())  # the first NaN, where there is one
+    peak = float(scores[token])
+    rest = max(scores[:token].max(initial=-np.inf), scores[token + 1 :].max(initial=-np.inf))
+    return Choice(token, peak - float(rest) if np.isfinite(peak) else np.nan)
 
 
 def checked(choice: Choice) -> Choice:

@@ -85,7 +85,7 @@ class CountPenalty(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         counts = torch.bincount(input_ids[0, self.num_prompt :], minlength=scores.shape[-1]).to(scores.dtype)
-        return scores - self.frequency * counts - self.presence * (counts > 0)
+        return scores - self.frequency * counts - self.presence * (counts > 0).to(scores.dtype)
 
 
 class NoRepeatNGram(LogitsProcessor):
@@ -104,6 +104,7 @@ class NoRepeatNGram(LogitsProcessor):
         windows = ids.unfold(0, self.size, 1)
         tail = ids[len(ids) - self.size + 1 :]
         banned = windows[(windows[:, :-1] == tail).all(dim=1), -1]
+        banned = banned[banned < scores.shape[-1]]  # a prompt may hold ids that the logits lack
         return scores.index_fill(-1, banned, -torch.inf)
 
 

@@ -276,6 +276,8 @@ class Round:
 
     def _check_id(self, token: int) -> int:
         try:
+            if isinstance(token, bool):  # an int to Python, but never meant as an id
+                raise TypeError
             token = token.__index__()
         except (AttributeError, TypeError):
             raise ProposalError(f"a proposed token must be an integer id (got {token!r})") from None

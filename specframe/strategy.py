@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def _positive(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
-    if isinstance(value, bool) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidStrategy(f"'{attribute.name}' must be an integer >= 1 (got {value!r})")
 
 

@@ -23,7 +23,7 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._special_ids = frozenset(tokenizer.all_special_ids)
+        self._special_ids = _special_ids(tokenizer)
         self._table: dict[int, bytes] = {}
         decoders = _decoders(tokenizer)
         kinds = {decoder["type"] for decoder in decoders}
@@ -62,6 +62,13 @@ class TokenBytes:
     @property
     def _anchor(self) -> int:
         return next(token for token in range(len(self._tokenizer)) if token not in self._special_ids)
+
+
+def _special_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the ids that decoding skips: added tokens may be special without being named by an attribute."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    added = backend.get_added_tokens_decoder() if backend is not None else {}
+    return frozenset(tokenizer.all_special_ids) | {token for token, entry in added.items() if entry.special}
 
 
 def _decoders(tokenizer: Any) -> list[dict[str, Any]]:
