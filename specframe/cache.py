@@ -119,8 +119,10 @@ class TransactionalCache(Cache):
             layer.keys = layer.values = None
             layer.is_initialized = False
 
-    def check(self) -> None:
-        """Raise ``CacheError`` where a layer does not hold exactly ``ids``; layers that share another's KV hold none."""
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise ``CacheError`` unless the cache stands for ``ids`` and every layer for as many; shared layers hold none."""
+        if self.ids != list(ids):
+            raise CacheError(f"the cache stands for {len(self.ids)} ids, which are not the {len(ids)} that it should")
         for index, layer in enumerate(self.layers):
             if layer.is_initialized and layer.length != len(self.ids):
                 raise CacheError(f"layer {index} holds {layer.length} positions, the cache stands for {len(self.ids)} ids")

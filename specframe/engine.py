@@ -61,8 +61,8 @@ class Engine:
     """Generates from a target with a strategy.
 
     ``drafters`` are used as they are, by name; without drafters of the strategy's own all of them run, in order.
-    ``strategy`` is a name, a ``.toml`` path or a ``Strategy``. Raises ``UnknownName``, ``InvalidStrategy`` or
-    ``PluginError`` before anything runs.
+    ``strategy`` is a name, a ``.toml`` path or a ``Strategy``; ``debug`` checks after every round what the cache stands for.
+    Raises ``UnknownName``, ``InvalidStrategy`` or ``PluginError`` before anything runs.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class Engine:
         *,
         strategy: str | Path | Strategy = "none",
         plugins: plugin_loader.Plugins | None = None,
+        debug: bool = False,
     ) -> None:
-        self.target = target
+        self.target, self._debug = target, debug
         loaded = plugins or plugin_loader.load()
         self.strategy = resolve_strategy(strategy, loaded)
         if self.strategy.disable and plugins is None:
@@ -173,7 +174,13 @@ class Engine:
 
     def _begin(self, request: Request) -> Generation:
         return Generation(
-            self.target, self.drafters, self.strategy, request, request_id=next(self._request_ids), table=self._table
+            self.target,
+            self.drafters,
+            self.strategy,
+            request,
+            request_id=next(self._request_ids),
+            table=self._table,
+            debug=self._debug,
         )
 
     def _taken(self) -> _Hold:

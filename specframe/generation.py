@@ -94,9 +94,10 @@ class Generation:
         request_id: int,
         table: TokenBytes | None,
         random: Random | None = None,
+        debug: bool = False,
     ) -> None:
         self.request, self.request_id = request, request_id
-        self._target, self._strategy = target, strategy
+        self._target, self._strategy, self._debug = target, strategy, debug
         self._drafters = drafters
         facts = target.facts
         self.token_ids: list[int] = []
@@ -222,6 +223,9 @@ class Generation:
         if verdict.token is not None:
             self._prefix.push(verdict.token)
             self.stopper.push(verdict.token)
+        if self._debug:
+            num_pending = verdict.token is not None
+            self._session.check(self._prefix.ids[: len(self._prefix) - num_pending])
         new_ids = tuple(self._prefix.ids[start:])
         limit = self._target.facts.context_limit
         if limit is not None and self._session.num_committed >= limit:

@@ -57,6 +57,9 @@ class TargetSession(Protocol):
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Make the first ``num_tokens`` of what was fed authoritative and roll back the rest."""
 
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise ``CacheError`` unless the cache stands for exactly these ids; asked after each round when debugging."""
+
     def close(self) -> None:
         """Roll back what is provisional and end the session; the committed prefix may serve a later request."""
 

@@ -86,11 +86,6 @@ class TransformersSession:
         """How many authoritative ids the cache stands for."""
         return self._cache.num_committed
 
-    @property
-    def ids(self) -> Sequence[int]:
-        """The ids that the cache stands for, provisional ones last."""
-        return self._cache.ids
-
     def cancel(self) -> None:
         """Make every ticket of the current epoch stale."""
         self.epoch += 1
@@ -126,6 +121,10 @@ class TransformersSession:
         self._check(ticket)
         self._transaction.commit_prefix(num_tokens)
         self._transaction.rollback_to(self._cache.num_committed)
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise ``CacheError`` unless every layer holds exactly these ids."""
+        self._cache.check(ids)
 
     def close(self) -> None:
         """Roll back what is provisional and give the cache back."""
