@@ -95,9 +95,9 @@ def _folder_name(gguf_file: Path) -> str:
 
 def _convert(gguf_file: Path, folder: Path) -> None:
     model, tokenizer = _load_gguf(gguf_file)
-    making = Path(tempfile.mkdtemp(prefix=_leftover_prefix(folder), dir=folder.parent))
+    making = Path(tempfile.mkdtemp(prefix=_making_prefix(folder), dir=folder.parent))
     try:
-        with _quiet_unless_terminal():
+        with quiet_unless_terminal():
             model.save_pretrained(making)
             tokenizer.save_pretrained(making)
         making.rename(folder)
@@ -112,7 +112,7 @@ def _load_gguf(gguf_file: Path) -> tuple[Any, Any]:
 
     source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
     try:
-        with _quiet_unless_terminal():
+        with quiet_unless_terminal():
             model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(**source)
     except MemoryError:
@@ -129,14 +129,15 @@ def _load_gguf(gguf_file: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _leftover_prefix(folder: Path) -> str:
-    return f".{folder.name}."
-
-
 def _remove_leftovers(folder: Path) -> None:
     """Remove what killed conversions of this folder left; the lock is held, so nobody is at work there."""
-    for leftover in folder.parent.glob(f"{_leftover_prefix(folder)}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    for path in folder.parent.iterdir():
+        if path.name.startswith(_making_prefix(folder)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _making_prefix(folder: Path) -> str:
+    return f".{folder.name}."
 
 
 @contextmanager
@@ -156,7 +157,8 @@ def _blame_cache_folder(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet_unless_terminal() -> Iterator[None]:
+def quiet_unless_terminal() -> Iterator[None]:
+    """Keep transformers' progress bars out of logs and pipes; a person at a terminal sees them."""
     # The library's own switch does not reach the bar of its GGUF reader. Its log handler is made by this import, before
     # standard error is swapped, and so goes on working.
     import transformers.utils.logging  # noqa: F401

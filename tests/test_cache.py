@@ -225,39 +225,44 @@ def largest_allocation(run):
     return max(event.self_cpu_memory_usage for event in events), {event.name for event in events}
 
 
-def test_a_round_neither_copies_nor_expands_the_past():
+@pytest.fixture(scope="module")
+def long_model():
+    return tiny_model("llama", max_position_embeddings=2048, intermediate_size=32)
+
+
+LONG_PAST = [5 + token % 50 for token in range(500)]
+LONG_PAST_BYTES = 2 * 500 * 8 * 8  # one layer's keys: KV heads, positions, head dim, float64
+
+
+@pytest.mark.parametrize("speculates", [False, True])
+def test_a_round_neither_copies_nor_expands_the_past(long_model, speculates):
     """A cache that concatenates, or attention that repeats keys for every head, costs the context in every round."""
-    num_past = 500
-    model = tiny_model("llama", max_position_embeddings=2048, intermediate_size=32)
-    past = [5 + token % 50 for token in range(num_past)]
-    context_bytes = 2 * num_past * 8 * 8  # one layer's keys: KV heads, positions, head dim, float64
-    target = TransformersTarget(model)
-    expected = engine_on(target).generate(past, max_new_tokens=20)
+    target = TransformersTarget(long_model)
+    known = engine_on(target).generate(LONG_PAST, max_new_tokens=16).token_ids
     target.reset()
-    engine = engine_on(target, Oracle(expected.token_ids, wrong_at=1))
-    stream = engine.stream(past, max_new_tokens=20)
+    engine = engine_on(target, Oracle(known, wrong_at=1)) if speculates else engine_on(target)
+    stream = engine.stream(LONG_PAST, max_new_tokens=16)
     next(stream)
     next(stream)
-
-    def rounds():
-        for _ in range(3):
-            next(stream)
-
-    ours, names = largest_allocation(rounds)
+    pieces = []
+    largest, names = largest_allocation(lambda: pieces.extend(next(stream) for _ in range(3)))
     stream.close()
+    assert [len(piece.token_ids) for piece in pieces] == [1 + speculates] * 3
     assert "aten::scaled_dot_product_attention" in names
     assert "aten::repeat_interleave" not in names
-    assert ours < context_bytes / 2
+    assert largest < LONG_PAST_BYTES / 2  # the largest is the mask of the block's rows
 
-    # The negative control: the library's cache and attention do copy the past, and the profile sees it.
-    cache = DynamicCache(config=model.config)
-    arguments = {target._cache_argument: cache}
+
+@pytest.mark.parametrize("num_rows", [1, 5])
+def test_the_profile_sees_what_the_librarys_cache_copies(long_model, num_rows):
+    """The negative control: a profile that does not see concatenation would pass any cache."""
+    arguments = {TransformersTarget(long_model)._cache_argument: DynamicCache(config=long_model.config)}
     with torch.inference_mode():
-        model(input_ids=torch.tensor([past]), **arguments)
-        theirs, names = largest_allocation(lambda: model(input_ids=torch.tensor([PROMPT[:4]]), **arguments))
-    print(ours,theirs,context_bytes)
+        long_model(input_ids=torch.tensor([LONG_PAST]), **arguments)
+        ids = torch.tensor([PROMPT[:num_rows]])
+        largest, names = largest_allocation(lambda: long_model(input_ids=ids, **arguments))
     assert "aten::cat" in names
-    assert theirs >= context_bytes
+    assert largest >= LONG_PAST_BYTES
 
 
 def test_a_rollback_and_a_commit_move_a_length_only():

@@ -43,6 +43,13 @@ def test_sample_weights_at_the_edges_of_float(scale):
     assert sample_weights(np.arange(6), row, BELOW_ONE) == 4
 
 
+def test_sample_weights_of_subnormal_mass():
+    """Prevents an index out of range where u times the total does round up to the total."""
+    row = np.array([0.0, 5e-324, 0.0])
+    assert BELOW_ONE * row.sum() == row.sum()
+    assert sample_weights(np.arange(3), row, BELOW_ONE) == 1
+
+
 @given(row=weights, numerator=st.integers(0, 63))
 def test_sample_is_the_inverse_cdf(row, numerator):
     """Prevents an off-by-one bucket: the id is the first whose exact cumulative mass passes u."""

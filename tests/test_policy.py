@@ -203,6 +203,15 @@ def test_tied_rows_keep_as_much_as_transformers(counts, option):
     assert sorted(ours(logits, ids=[0], **option)) == pytest.approx(sorted(expected), abs=1e-12)
 
 
+def test_a_mass_that_meets_top_p_exactly_is_enough():
+    """Prevents one id too many where the kept mass is top_p to the last bit (dyadic, so that it can be)."""
+    logits = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log()
+    for top_p, kept in ((0.5, 1), (0.501, 2), (0.75, 2), (0.751, 3)):
+        found = ours(logits, ids=[0], top_p=top_p)
+        assert (found > 0).sum() == kept
+        assert sorted(found) == pytest.approx(sorted(theirs(logits, library.TopPLogitsWarper(top_p), ids=[0])))
+
+
 def test_masked_rows_are_cut_like_compact_ones():
     """Prevents ids at -inf from taking part in top-k, top-p or typical counts."""
     logits = random_logits(3)

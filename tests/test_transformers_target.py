@@ -231,8 +231,12 @@ def test_a_forward_that_fails_halfway_leaves_no_half_written_layer(layer, error)
     session = target.open(7, max_tokens=40)
     session.prefill(Ticket(7, 0, 0), (*PROMPT, 1))
     is_on[0] = True
-    with pytest.raises(TargetError if isinstance(error, RuntimeError) else KeyboardInterrupt):
+    with pytest.raises(TargetError if isinstance(error, RuntimeError) else KeyboardInterrupt) as caught:
         session.verify_linear(Ticket(7, 1, 0), 3, [4, 5])
+    if isinstance(error, RuntimeError):
+        assert caught.value.round_id == 1
+        assert "RuntimeError: no memory" in str(caught.value)
+        assert caught.value.__cause__ is error
     is_on[0] = False
     session.close()
     target.cache.check()
