@@ -9,8 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from specframe._version import __version__
 from specframe.errors import (
     CacheError,
+    CacheFolderError,
     EngineBusy,
     GenerationError,
     InvalidRequest,
@@ -86,6 +88,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "CacheError",
+    "CacheFolderError",
     "Commit",
     "Distribution",
     "DraftRequest",
@@ -125,6 +128,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedModel",
     "Verification",
+    "__version__",
     "as_custom_generate",
     "hookimpl",
     "load",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -61,8 +61,8 @@ class AttentionSwap:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        configs = {id(module.config): module.config for module in model.modules() if _has_sdpa(module)}
-        self._configs = list(configs.values())
+        configs = [getattr(module, "config", None) for module in model.modules()]
+        self._configs = list({id(config): config for config in configs if _is_sdpa(config)}.values())
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -75,6 +75,5 @@ class AttentionSwap:
                 config._attn_implementation_internal = "sdpa"
 
 
-def _has_sdpa(module: torch.nn.Module) -> bool:
-    config = getattr(module, "config", None)
+def _is_sdpa(config: object) -> TypeGuard[PreTrainedConfig]:
     return isinstance(config, PreTrainedConfig) and config._attn_implementation == "sdpa"

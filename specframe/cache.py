@@ -26,7 +26,7 @@ class BufferLayer(CacheLayerMixin):
     is_croppable = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # the library's own
         self.length = 0
         self.reserved = 0
 
@@ -45,8 +45,10 @@ class BufferLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start, end = self.length, self.length + key_states.shape[2]
+        assert self.keys is not None
         if end > self.keys.shape[2]:
             self._grow(max(end, self.reserved, 2 * self.keys.shape[2]))
+        assert self.values is not None
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.length = end
@@ -81,7 +83,8 @@ class TransactionalCache(Cache):
     """
 
     def __init__(self, num_layers: int) -> None:
-        super().__init__(layers=[BufferLayer() for _ in range(num_layers)])
+        self._buffers = [BufferLayer() for _ in range(num_layers)]
+        super().__init__(layers=list(self._buffers))
         self.ids: list[int] = []
         self.num_committed = 0
         self._owner: Transaction | None = None
@@ -109,13 +112,13 @@ class TransactionalCache(Cache):
 
     def reserve(self, num_tokens: int) -> None:
         """Make the buffers hold ``num_tokens`` positions from their next growth on."""
-        for layer in self.layers:
+        for layer in self._buffers:
             layer.reserved = _round_up(num_tokens)
 
     def release(self) -> None:
         """Forget everything and free the buffers, between transactions."""
         self.truncate(0)
-        for layer in self.layers:
+        for layer in self._buffers:
             layer.keys = layer.values = None
             layer.is_initialized = False
 
@@ -123,13 +126,15 @@ class TransactionalCache(Cache):
         """Raise ``CacheError`` unless the cache stands for ``ids`` and every layer for as many; shared layers hold none."""
         if self.ids != list(ids):
             raise CacheError(f"the cache stands for {len(self.ids)} ids, which are not the {len(ids)} that it should")
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._buffers):
             if layer.is_initialized and layer.length != len(self.ids):
-                raise CacheError(f"layer {index} holds {layer.length} positions, the cache stands for {len(self.ids)} ids")
+                raise CacheError(
+                    f"layer {index} holds {layer.length} positions, the cache stands for {len(self.ids)} ids"
+                )
 
     def _cut(self, length: int) -> None:
         del self.ids[length:]
-        for layer in self.layers:
+        for layer in self._buffers:
             layer.length = min(layer.length, length)
 
 
@@ -147,7 +152,9 @@ class Transaction:
         """Make the first ``num_tokens`` provisional ids authoritative."""
         cache = self._check_owner()
         if not 0 <= num_tokens <= cache.num_provisional:
-            raise CacheError(f"commit_prefix takes 0 to {cache.num_provisional} tokens, the provisional ids (got {num_tokens})")
+            raise CacheError(
+                f"commit_prefix takes 0 to {cache.num_provisional} tokens, the provisional ids (got {num_tokens})"
+            )
         cache.num_committed += num_tokens
 
     def rollback_to(self, length: int) -> None:

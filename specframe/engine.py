@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import attrs
 import torch
@@ -85,19 +85,23 @@ class Engine:
         self._lock = threading.Lock()
         self._holder: int | None = None
 
-    def generate(self, prompt: Prompt, *, n: int = 1, **arguments: Any) -> Result | list[Result]:
-        """Generate to the end and return the result, or a list of ``n`` results for ``n`` > 1.
+    @overload
+    def generate(self, prompt: Prompt, *, n: int, **arguments: Any) -> list[Result]: ...
+    @overload
+    def generate(self, prompt: Prompt, *, n: None = None, **arguments: Any) -> Result: ...
+    def generate(self, prompt: Prompt, *, n: int | None = None, **arguments: Any) -> Result | list[Result]:
+        """Generate to the end and return the result, or a list of ``n`` results where ``n`` is given.
 
         ``prompt``: a raw text, token ids, or chat messages; ``max_new_tokens``; ``stop``: strings that end the output;
         ``stop_ids``: ids that do, instead of the model's own; ``seed``; ``log_probs``; ``grammar``; and every field of
         ``SamplingPolicy`` by name, or ``policy`` as a whole. Of ``n`` generations with one seed, each has draws of its own.
         Raises ``InvalidRequest`` before anything is emitted, and ``GenerationError`` with what was emitted after.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise InvalidRequest("n", "must be an integer >= 1", n)
         first = self._request(prompt, **arguments)
-        results = [self._run(attrs.evolve(first, sample=sample)) for sample in range(n)]
-        return results if n > 1 else results[0]
+        results = [self._run(attrs.evolve(first, sample=sample)) for sample in range(n or 1)]
+        return results[0] if n is None else results
 
     def stream(self, prompt: Prompt, **arguments: Any) -> Stream:
         """Return the generation as an iterator of pieces, one a round; takes what ``generate`` takes, except ``n``.
@@ -145,7 +149,9 @@ class Engine:
         unknown = sorted(fields.keys() - _POLICY_FIELDS)
         if unknown:
             allowed = ", ".join(sorted(_POLICY_FIELDS))
-            raise InvalidRequest(unknown[0], "is not an argument of generate", fields[unknown[0]], f"allowed: {allowed}")
+            raise InvalidRequest(
+                unknown[0], "is not an argument of generate", fields[unknown[0]], f"allowed: {allowed}"
+            )
         if policy is not None and fields:
             raise InvalidRequest("policy", "excludes single policy fields", sorted(fields), "use one of the two")
         policy = policy or SamplingPolicy(**fields)
@@ -236,7 +242,7 @@ class Stream(Iterator[Piece]):
     ) -> None:
         self.close()
 
-    def _generate(self) -> Iterator[Piece]:
+    def _generate(self) -> Generator[Piece, None, None]:
         with self._engine._taken():
             generation = self._engine._begin(self._request)
             try:

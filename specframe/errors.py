@@ -58,6 +58,10 @@ class MissingPackage(SpecframeError, ImportError):
     """An optional package is needed; the message holds the install command."""
 
 
+class CacheFolderError(SpecframeError, OSError):
+    """The cache folder cannot be written, or its disk is full; nothing half-made is left there."""
+
+
 class CacheError(SpecframeError, RuntimeError):
     """The cache was misused; nothing has changed."""
 
@@ -91,4 +95,6 @@ class GenerationError(SpecframeError, RuntimeError):
 
     def __init__(self, message: str, *, token_ids: Sequence[int], text: str) -> None:
         self.token_ids, self.text = tuple(token_ids), text
-        super().__init__(f"{message} ({len(self.token_ids)} tokens were emitted before; they are in .token_ids and .text)")
+        super().__init__(
+            f"{message} ({len(self.token_ids)} tokens were emitted before; they are in .token_ids and .text)"
+        )

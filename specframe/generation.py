@@ -113,6 +113,7 @@ class Generation:
             vocab_size=facts.vocab_size,
             stop_ids=request.stop_ids,
             num_prompt=len(request.prompt_ids),
+            device=facts.device,
         )
         self._random = random or CounterRandom(request.seed or 0, request.sample)
         self.stopper = Stopper(
@@ -127,8 +128,12 @@ class Generation:
         self._max_room = strategy.length.max_tokens
         if not all(map(is_pure, request.policy.processors)):
             self._max_room = 0
-            self._events.append(Event(0, "", "no speculation: a logits processor is not declared pure (specframe.pure)"))
-        self._session = target.open(request_id, max_tokens=len(request.prompt_ids) + request.budget + self._max_room + 1)
+            self._events.append(
+                Event(0, "", "no speculation: a logits processor is not declared pure (specframe.pure)")
+            )
+        self._session = target.open(
+            request_id, max_tokens=len(request.prompt_ids) + request.budget + self._max_room + 1
+        )
 
     @property
     def is_done(self) -> bool:
@@ -344,12 +349,12 @@ class _DraftContext:
             return row
         columns = torch.as_tensor(ids, dtype=torch.int64, device=logits.device)
         if columns.shape != logits.shape:
-            raise ProposalError(f"'ids' must name a target id for each of the {len(logits)} columns (got {len(columns)})")
+            raise ProposalError(
+                f"'ids' must name a target id for each of the {len(logits)} columns (got {len(columns)})"
+            )
         known = (columns >= 0) & (columns < vocab_size)
         if ids is not self._map and len(columns[known].unique()) != int(known.sum()):
             raise ProposalError("'ids' must be injective: two columns name the same target id")
         self._map = ids
         row[columns[known].to(device)] = logits[known].to(device)
         return row
-
-

@@ -13,7 +13,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from specframe.grammar import Grammar
-    from specframe.proposal import Drafter, Needs, TokenizerFacts
+    from specframe.proposal import Drafter, Needs, TargetFacts
 
 PROJECT = "specframe"
 API = 1
@@ -38,8 +38,8 @@ class RegisterDrafter(Protocol):
 class RegisterGrammar(Protocol):
     """The function that ``specframe_register_grammars`` receives."""
 
-    def __call__(self, name: str, compile: Callable[[str, TokenizerFacts], Grammar], *, api: int) -> None:
-        """Register a grammar language under a name: ``compile(source, tokenizer facts)`` returns a ``Grammar``."""
+    def __call__(self, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
+        """Register a grammar language under a name: ``compile(source, facts)`` returns a ``Grammar``."""
 
 
 @hookspec

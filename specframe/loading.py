@@ -8,7 +8,7 @@ from typing import Any
 from specframe.engine import Engine
 from specframe.errors import InvalidRequest, InvalidStrategy, UnsupportedModel
 from specframe.strategy import KERNELS, Strategy
-from specframe.transformers_target import TransformersTarget
+from specframe.transformers_target import TransformersTarget, check_type
 
 
 def load(
@@ -26,7 +26,9 @@ def load(
     plugins = plugin_loader.load()
     resolved = resolve_strategy(strategy, plugins)
     if kernel is not None and kernel not in KERNELS:
-        raise InvalidStrategy(f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r}); 'block' is not in this version")
+        raise InvalidStrategy(
+            f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r}); 'block' is not in this version"
+        )
     for use in resolved.drafters:
         plugins.drafter(use.use)
     return Engine(load_target(model, dtype=dtype), strategy=resolved)
@@ -49,17 +51,20 @@ def load_target(model: str | Path, *, dtype: Any = None) -> TransformersTarget:
         folder = demo.convert_gguf(Path(model))
     else:
         folder = model
+    # Type first: a model that cannot be decoded is refused before its weights load.
     try:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise InvalidRequest("model", "must be 'demo', a model folder, a .gguf file or a model id", str(model), str(error)) from error
+        raise InvalidRequest(
+            "model", "must be 'demo', a model folder, a .gguf file or a model id", str(model), str(error)
+        ) from error
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnsupportedModel(f"a model of type '{config.model_type}' is not a causal language model")
-    weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype or "auto")
+    check_type(AutoModelForCausalLM._model_mapping[type(config)], config)
+    with demo.quiet_unless_terminal():
+        weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype or "auto")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError):  # a folder without a tokenizer serves token ids
         tokenizer = None
     return TransformersTarget(weights.eval(), tokenizer)
-
-

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import pluggy
@@ -21,6 +21,8 @@ from specframe.proposal import Drafter, Needs, TargetFacts
 
 GROUP = "specframe"
 DISABLE_VARIABLE = "SPECFRAME_DISABLE_PLUGINS"
+
+E = TypeVar("E", "DrafterEntry", "GrammarEntry")
 
 
 @attrs.frozen
@@ -71,7 +73,7 @@ class Plugins:
         """Return the grammar language of that name; raises like ``drafter``."""
         return self._find("grammar", name, lambda plugin: plugin.grammars)
 
-    def _find(self, kind: str, name: str, entries: Callable[[Plugin], Mapping[str, Any]]) -> Any:
+    def _find(self, kind: str, name: str, entries: Callable[[Plugin], Mapping[str, E]]) -> E:
         owners = [plugin for plugin in self.all if name in entries(plugin)]
         if len(owners) > 1:
             raise PluginError(
@@ -82,7 +84,9 @@ class Plugins:
             return entries(owners[0])[name]
         for plugin in self.all:
             if plugin.name == name and plugin.is_disabled:
-                raise PluginError(f"{kind} '{name}' is disabled ({plugin}); remove it from {DISABLE_VARIABLE} or 'disable'")
+                raise PluginError(
+                    f"{kind} '{name}' is disabled ({plugin}); remove it from {DISABLE_VARIABLE} or 'disable'"
+                )
             if plugin.name == name and plugin.error is not None:
                 raise PluginError(f"{plugin} is broken: {_reason(plugin.error)}") from plugin.error
         broken = [f"{plugin} is broken: {_reason(plugin.error)}" for plugin in self.all if plugin.error is not None]

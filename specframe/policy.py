@@ -8,7 +8,8 @@ device gives one result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -51,12 +52,50 @@ def _count(low: int) -> Any:
     return check
 
 
-def _id_tuple(value: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(token) for token in value)
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidRequest(name, "must be a list of ids", value)
+    ids = tuple(value)
+    if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+        raise InvalidRequest(name, "must hold integer ids", value)
+    return ids
 
 
-def _id_tuples(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(_id_tuple(word) for word in value)
+def _suppressed(value: Any) -> tuple[int, ...]:
+    return () if value is None else _ids("suppress_tokens", value)
+
+
+def _bad_words(value: Any) -> tuple[tuple[int, ...], ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidRequest("bad_words_ids", "must be a list of id sequences", value)
+    words = tuple(_ids("bad_words_ids", word) for word in value)
+    if not all(words):
+        raise InvalidRequest("bad_words_ids", "must not hold an empty sequence", value)
+    return words
+
+
+def _bias(value: Any) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest("logit_bias", "must map ids to numbers", value)
+    _ids("logit_bias", value)
+    for addend in value.values():
+        if isinstance(addend, bool) or not isinstance(addend, int | float) or not math.isfinite(addend):
+            raise InvalidRequest(
+                "logit_bias", "must map ids to finite numbers", addend, "use suppress_tokens to forbid an id"
+            )
+    return dict(value)
+
+
+def _callables(value: Any) -> tuple[Any, ...]:
+    processors = tuple(value or ())
+    for processor in processors:
+        if not callable(processor):
+            raise InvalidRequest("processors", "must hold functions of (ids, scores)", processor)
+    return processors
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +104,7 @@ class SamplingPolicy:
 
     Every value is off by default; nothing is implied. ``temperature`` None or 0 is greedy. ``presence_penalty`` and
     ``frequency_penalty`` count generated ids, ``repetition_penalty`` and ``no_repeat_ngram_size`` prompt ids too, as
-    transformers does. ``logit_bias`` maps ids to addends; ``bad_words_ids`` are id sequences that may not be completed;
+    transformers does. ``logit_bias`` maps ids to finite addends; ``bad_words_ids`` are id sequences that may not be completed;
     ``min_new_tokens`` forbids stop ids before. ``processors`` are the caller's own: ``specframe.pure(processor)`` declares
     one a pure function of (ids, scores), and one that is not declared switches speculation off for the request. Raises
     ``InvalidRequest`` naming the field, the rule and the value.
@@ -80,11 +119,11 @@ class SamplingPolicy:
     presence_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
     frequency_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
     no_repeat_ngram_size: int | None = attrs.field(default=None, validator=_count(1))
-    logit_bias: Mapping[int, float] = attrs.field(factory=dict, converter=dict)
-    bad_words_ids: tuple[tuple[int, ...], ...] = attrs.field(default=(), converter=_id_tuples)
-    suppress_tokens: tuple[int, ...] = attrs.field(default=(), converter=_id_tuple)
+    logit_bias: Mapping[int, float] = attrs.field(default=None, converter=_bias)
+    bad_words_ids: tuple[tuple[int, ...], ...] = attrs.field(default=None, converter=_bad_words)
+    suppress_tokens: tuple[int, ...] = attrs.field(default=None, converter=_suppressed)
     min_new_tokens: int | None = attrs.field(default=None, validator=_count(0))
-    processors: tuple[LogitsProcessor, ...] = attrs.field(default=(), converter=tuple, repr=False)
+    processors: tuple[LogitsProcessor, ...] = attrs.field(default=None, converter=_callables, repr=False)
 
     @property
     def is_greedy(self) -> bool:
@@ -92,21 +131,32 @@ class SamplingPolicy:
         return not self.temperature
 
     def check_ids(self, vocab_size: int) -> None:
-        """Raise ``InvalidRequest`` for an id outside ``[0, vocab_size)`` or an empty bad word."""
-        ids = [*self.logit_bias, *self.suppress_tokens, *(token for word in self.bad_words_ids for token in word)]
-        for token in ids:
-            if not 0 <= token < vocab_size:
-                raise InvalidRequest("logit_bias, suppress_tokens, bad_words_ids", f"must hold ids in [0, {vocab_size})", token)
-        if not all(self.bad_words_ids):
-            raise InvalidRequest("bad_words_ids", "must not hold an empty sequence", self.bad_words_ids)
+        """Raise ``InvalidRequest`` for an id outside ``[0, vocab_size)``."""
+        fields = {
+            "logit_bias": self.logit_bias,
+            "suppress_tokens": self.suppress_tokens,
+            "bad_words_ids": (token for word in self.bad_words_ids for token in word),
+        }
+        for name, ids in fields.items():
+            for token in ids:
+                if not 0 <= token < vocab_size:
+                    raise InvalidRequest(name, f"must hold ids in [0, {vocab_size})", token)
 
 
 class Pipeline:
     """A request's processing, built once: from a row of logits and a prefix to a greedy choice or a distribution."""
 
-    def __init__(self, policy: SamplingPolicy, *, vocab_size: int, stop_ids: frozenset[int], num_prompt: int) -> None:
+    def __init__(
+        self,
+        policy: SamplingPolicy,
+        *,
+        vocab_size: int,
+        stop_ids: frozenset[int],
+        num_prompt: int,
+        device: str = "cpu",
+    ) -> None:
         self.vocab_size = vocab_size
-        self.processors = build_processors(policy, stop_ids=stop_ids, num_prompt=num_prompt)
+        self.processors = build_processors(policy, stop_ids=stop_ids, num_prompt=num_prompt, device=device)
         self.warpers = _build_warpers(policy)
         self._all_ids = np.arange(vocab_size)
 
@@ -238,7 +288,8 @@ def _top_p(mass: float) -> Warper:
         tail = (1.0 - mass) * probs.sum()
         # Ids below tail / n add up to less than the tail: they are cut in any order, so only the others are sorted.
         contenders = np.flatnonzero(probs >= tail / len(probs))
-        order = contenders[np.argsort(-probs[contenders], kind="stable")]
+        # Among equals the highest ids stay, as after transformers' ascending sort.
+        order = contenders[np.argsort(probs[contenders], kind="stable")[::-1]]
         # Mass of an id and of all less likely ones; an id is cut when that is at most the tail (as transformers does).
         rest = max(0.0, probs.sum() - probs[order].sum())
         mass_from = np.cumsum(probs[order][::-1])[::-1] + rest

@@ -55,7 +55,9 @@ def is_pure(processor: Any) -> bool:
     return type(processor) in _PURE_LIBRARY_TYPES or bool(getattr(processor, "specframe_pure", False))
 
 
-def build_processors(policy: SamplingPolicy, *, stop_ids: frozenset[int], num_prompt: int) -> list[Any]:
+def build_processors(
+    policy: SamplingPolicy, *, stop_ids: frozenset[int], num_prompt: int, device: str = "cpu"
+) -> list[Any]:
     """Return the policy's processors in the pipeline's order; those that are off are left out."""
     processors: list[Any] = []
     if policy.repetition_penalty not in (None, 1):
@@ -63,9 +65,9 @@ def build_processors(policy: SamplingPolicy, *, stop_ids: frozenset[int], num_pr
     if policy.presence_penalty or policy.frequency_penalty:
         processors.append(CountPenalty(policy.presence_penalty or 0.0, policy.frequency_penalty or 0.0, num_prompt))
     if policy.no_repeat_ngram_size is not None:
-        processors.append(NoRepeatNGram(policy.no_repeat_ngram_size))
+        processors.append(library.NoRepeatNGramLogitsProcessor(policy.no_repeat_ngram_size))
     if policy.logit_bias:
-        bias = {(token,): float(value) for token, value in policy.logit_bias.items()}
+        bias: Any = {(token,): float(value) for token, value in policy.logit_bias.items()}
         processors.append(library.SequenceBiasLogitsProcessor(sequence_bias=bias))
     if policy.bad_words_ids:
         words = [list(word) for word in policy.bad_words_ids]
@@ -73,7 +75,11 @@ def build_processors(policy: SamplingPolicy, *, stop_ids: frozenset[int], num_pr
     if policy.suppress_tokens:
         processors.append(library.SuppressTokensLogitsProcessor(list(policy.suppress_tokens)))
     if policy.min_new_tokens and stop_ids:
-        processors.append(StopTokensBefore(num_prompt + policy.min_new_tokens, stop_ids))
+        processors.append(
+            library.MinNewTokensLengthLogitsProcessor(
+                num_prompt, policy.min_new_tokens, sorted(stop_ids), device=device
+            )
+        )
     return [*processors, *policy.processors]
 
 
@@ -86,36 +92,3 @@ class CountPenalty(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         counts = torch.bincount(input_ids[0, self.num_prompt :], minlength=scores.shape[-1]).to(scores.dtype)
         return scores - self.frequency * counts - self.presence * (counts > 0).to(scores.dtype)
-
-
-class NoRepeatNGram(LogitsProcessor):
-    """Forbid ids that would complete an n-gram already there, prompt included.
-
-    Gives transformers' result by one vector comparison instead of a Python pass over the context.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        ids = input_ids[0]
-        if len(ids) < self.size:
-            return scores
-        windows = ids.unfold(0, self.size, 1)
-        tail = ids[len(ids) - self.size + 1 :]
-        banned = windows[(windows[:, :-1] == tail).all(dim=1), -1]
-        banned = banned[banned < scores.shape[-1]]  # a prompt may hold ids that the logits lack
-        return scores.index_fill(-1, banned, -torch.inf)
-
-
-class StopTokensBefore(LogitsProcessor):
-    """Forbid the stop ids while the sequence is shorter than ``length``."""
-
-    def __init__(self, length: int, stop_ids: frozenset[int]) -> None:
-        self.length, self.stop_ids = length, sorted(stop_ids)
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if input_ids.shape[-1] >= self.length:
-            return scores
-        stop_ids = torch.tensor(self.stop_ids, device=scores.device)
-        return scores.index_fill(-1, stop_ids, -torch.inf)

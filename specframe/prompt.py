@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from specframe.errors import InvalidRequest
 from specframe.proposal import TargetFacts
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
 
 
 def encode(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
@@ -21,7 +23,9 @@ def encode(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
         raise InvalidRequest("prompt", "must hold at least one token", prompt if isinstance(prompt, str) else [])
     for position, token in enumerate(ids):
         if not 0 <= token < facts.vocab_size:
-            raise InvalidRequest("prompt", f"must hold ids in [0, {facts.vocab_size})", token, f"see position {position}")
+            raise InvalidRequest(
+                "prompt", f"must hold ids in [0, {facts.vocab_size})", token, f"see position {position}"
+            )
     if facts.context_limit is not None and len(ids) > facts.context_limit:
         rule = f"must not be longer than the model's context of {facts.context_limit} tokens"
         raise InvalidRequest("prompt", rule, len(ids), "shorten it")
@@ -39,7 +43,9 @@ def _to_ids(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
         return _render(prompt, facts)
     if prompt and isinstance(prompt[0], Sequence) and not isinstance(prompt[0], str):
         if len(prompt) > 1:
-            raise InvalidRequest("prompt", "must be one sequence", f"a batch of {len(prompt)}", "call generate for each")
+            raise InvalidRequest(
+                "prompt", "must be one sequence", f"a batch of {len(prompt)}", "call generate for each"
+            )
         prompt = prompt[0]
     if any(isinstance(token, bool) or not isinstance(token, int) for token in prompt):
         raise InvalidRequest("prompt", "must be a text, token ids or chat messages", prompt)
@@ -49,7 +55,9 @@ def _to_ids(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
 def _render(messages: Sequence[Any], facts: TargetFacts) -> tuple[int, ...]:
     tokenizer = _tokenizer(facts)
     if not getattr(tokenizer, "chat_template", None):
-        raise InvalidRequest("prompt", "as chat messages needs a tokenizer with a chat template", "none", "pass a text or ids")
+        raise InvalidRequest(
+            "prompt", "as chat messages needs a tokenizer with a chat template", "none", "pass a text or ids"
+        )
     if not all(isinstance(message, Mapping) and {"role", "content"} <= message.keys() for message in messages):
         raise InvalidRequest("prompt", "as chat messages must hold 'role' and 'content' in each", messages)
     rendered = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)

@@ -260,7 +260,9 @@ class Round:
         """
         self._check_open()
         if logits.ndim != 2:
-            raise ProposalError(f"draw_rows takes [rows, vocab] logits (got {list(logits.shape)}); use draw for one row")
+            raise ProposalError(
+                f"draw_rows takes [rows, vocab] logits (got {list(logits.shape)}); use draw for one row"
+            )
         tokens: list[int] = []
         for row in logits[: self.room].detach().cpu():
             token = self.draw(row)

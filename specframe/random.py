@@ -3,8 +3,9 @@
 Every random number is a pure function of the seed and of what it is for; nothing is advanced, so no request, proposal
 length or device shifts another's draws. The generator is Philox4x64-10 as ``numpy.random.Philox`` defines it:
 
+    key = numpy.array([seed mod 2**64, VERSION], dtype=uint64)
     word(seed, purpose, sample, where, index) =
-        numpy.random.Philox(key=[seed mod 2**64, VERSION], counter=[0, where, sample, purpose]).random_raw(index + 1)[index]
+        numpy.random.Philox(key=key, counter=[0, where, sample, purpose]).random_raw(index + 1)[index]
 
 Residual verification reads one word per draw: ``where`` is the round, ``index`` the node, and the purpose says which draw.
 Coupled verification reads one word per token id: ``where`` is the absolute position, ``index`` the target id.

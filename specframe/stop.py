@@ -5,7 +5,7 @@ Knows ids and text, and nothing about rounds: a token of a block is checked exac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class StopString(NamedTuple):
 class StopStrings:
     """Stop strings as an automaton; a search is a pure function of the held tail and the new chunk."""
 
-    strings: tuple[str, ...] = attrs.field(converter=tuple)
+    strings: tuple[str, ...] = attrs.field()
 
     @strings.validator
     def _check(self, attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]) -> None:
@@ -133,4 +133,6 @@ class Stopper:
 
 def as_stop_strings(stop: str | Sequence[str] | None) -> StopStrings:
     """Return stop strings from what a caller may pass. Raises ``InvalidRequest`` for an empty string."""
+    if stop is not None and not isinstance(stop, Iterable):
+        raise InvalidRequest("stop", "must be a string or a list of strings", stop)
     return StopStrings(() if stop is None else (stop,) if isinstance(stop, str) else tuple(stop))

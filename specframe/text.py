@@ -18,24 +18,21 @@ _SPACE_MARK = "\u2581"  # sentencepiece's visible space
 class TokenBytes:
     """The bytes that each id adds to the text; special ids add none. Made on demand and kept.
 
-    ``strips_space``: the tokenizer drops one leading space of a text, as sentencepiece models with a dummy prefix do.
+    The first id of a text may add other bytes (``first``): sentencepiece models drop the space of their dummy prefix.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._special_ids = _special_ids(tokenizer)
         self._table: dict[int, bytes] = {}
-        decoders = _decoders(tokenizer)
-        kinds = {decoder["type"] for decoder in decoders}
-        self.strips_space = any(
-            (decoder["type"] == "Strip" and decoder["content"] == " " and decoder["start"] > 0)
-            or (decoder["type"] == "Metaspace" and decoder.get("prepend_scheme") != "never")
-            for decoder in decoders
-        )
+        decoders = {decoder["type"]: decoder for decoder in _decoders(tokenizer)}
+        strip = decoders.get("Strip", {"content": "", "start": 0})
+        self.strips_space = strip["content"] == " " and strip["start"] > 0
+        self._drops_first_marks = decoders.get("Metaspace", {"prepend_scheme": "never"})["prepend_scheme"] != "never"
         self._convert: Callable[[int, str], bytes]
-        if "ByteLevel" in kinds:
+        if "ByteLevel" in decoders:
             self._convert = _byte_level
-        elif "Metaspace" in kinds or any(_replaces_space_mark(decoder) for decoder in decoders):
+        elif "Metaspace" in decoders or _replaces_space_mark(decoders.get("Replace")):
             self._convert = _sentencepiece
         else:
             self._convert = self._by_decoding
@@ -45,6 +42,18 @@ class TokenBytes:
         if found is None:
             found = self._table[token] = self._make(token)
         return found
+
+    def is_special(self, token: int) -> bool:
+        """Whether an id adds no text and does not count as the first of one."""
+        return token in self._special_ids
+
+    def first(self, token: int) -> bytes:
+        """Return the bytes of an id that begins a text."""
+        if self._drops_first_marks and not self.is_special(token):
+            return self[token].replace(b" ", b"")
+        if self._convert == self._by_decoding and not self.is_special(token):
+            return str(self._tokenizer.decode([token], clean_up_tokenization_spaces=False)).encode()
+        return self[token]
 
     def _make(self, token: int) -> bytes:
         if token in self._special_ids:
@@ -80,8 +89,8 @@ def _decoders(tokenizer: Any) -> list[dict[str, Any]]:
     return list(state["decoders"]) if state["type"] == "Sequence" else [state]
 
 
-def _replaces_space_mark(decoder: dict[str, Any]) -> bool:
-    return decoder["type"] == "Replace" and decoder["pattern"].get("String") == _SPACE_MARK
+def _replaces_space_mark(decoder: dict[str, Any] | None) -> bool:
+    return decoder is not None and decoder["pattern"].get("String") == _SPACE_MARK
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -112,11 +121,13 @@ class TextDecoder:
     def __init__(self, table: TokenBytes) -> None:
         self._table = table
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._strips_next = table.strips_space
+        self._is_first, self._strips_next = True, table.strips_space
 
     def push(self, token: int) -> str:
         """Return the text that an id completes; a character whose bytes are not all there is held."""
-        return self._strip(self._decoder.decode(self._table[token]))
+        added = self._table.first(token) if self._is_first else self._table[token]
+        self._is_first = self._is_first and self._table.is_special(token)
+        return self._strip(self._decoder.decode(added))
 
     def flush(self) -> str:
         """Return what is held, as replacement characters; no more ids follow."""

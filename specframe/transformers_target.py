@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specframe.attention import AttentionSwap
@@ -154,20 +154,32 @@ class TransformersSession:
             )
 
 
-def _check_supported(model: PreTrainedModel) -> None:
-    name = type(model).__name__
-    config = model.config.get_text_config()
-    if model.config.is_encoder_decoder:
+def check_type(kind: type[PreTrainedModel], config: PreTrainedConfig) -> None:
+    """Raise ``UnsupportedModel`` for a model class that, with this configuration, cannot be decoded exactly."""
+    name = kind.__name__
+    text_config = config.get_text_config()
+    if config.is_encoder_decoder:
         raise UnsupportedModel(f"{name} is an encoder-decoder model; specframe decodes causal (decoder-only) models")
-    is_causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() or model.can_generate()
-    if not is_causal or model.get_output_embeddings() is None or getattr(config, "is_decoder", None) is False:
+    is_causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() or kind.can_generate()
+    if not is_causal or getattr(text_config, "is_decoder", None) is False:
         raise UnsupportedModel(f"{name} is not a causal language model; load it with AutoModelForCausalLM")
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    if getattr(model, "_is_stateful", False) or not layer_types <= _REVERSIBLE_LAYERS:
+    layer_types = set(getattr(text_config, "layer_types", None) or ())
+    if getattr(kind, "_is_stateful", False) or not layer_types <= _REVERSIBLE_LAYERS:
         kinds = ", ".join(sorted(layer_types - _REVERSIBLE_LAYERS)) or "recurrent layers"
-        raise UnsupportedModel(f"{name} keeps state that cannot be rolled back ({kinds}); such models are not supported yet")
+        raise UnsupportedModel(
+            f"{name} keeps state that cannot be rolled back ({kinds}); such models are not supported yet"
+        )
+
+
+def _check_supported(model: PreTrainedModel) -> None:
+    check_type(type(model), model.config)
+    name = type(model).__name__
+    if model.get_output_embeddings() is None:
+        raise UnsupportedModel(f"{name} is not a causal language model; load it with AutoModelForCausalLM")
     if model.training:
-        raise UnsupportedModel(f"{name} is in training mode, where dropout makes its output random; call model.eval() first")
+        raise UnsupportedModel(
+            f"{name} is in training mode, where dropout makes its output random; call model.eval() first"
+        )
 
 
 def _stop_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:

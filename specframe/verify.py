@@ -89,9 +89,7 @@ class Rule(Protocol):
         """Return the token that follows a fully accepted proposal of ``num_proposed``; 0 is plain decoding."""
 
 
-def verify(
-    row_at: Callable[[int], Row], proposal: Proposal, rule: Rule, is_final: Callable[[int], bool]
-) -> Verdict:
+def verify(row_at: Callable[[int], Row], proposal: Proposal, rule: Rule, is_final: Callable[[int], bool]) -> Verdict:
     """Judge a proposal in order, up to the first rejection; later rows are never inspected.
 
     ``row_at(i)`` predicts proposal i and ``row_at(len(proposal))`` the extra token. ``is_final(token)`` is asked once for
@@ -195,4 +193,3 @@ class Residual:
         purpose = Purpose.TARGET_EXTRA if num_proposed else Purpose.TARGET_BASELINE
         uniform = self.random.uniform(purpose, self.round_id, num_proposed)
         return Decision(True, row.distribution().sample(uniform))
-

@@ -6,7 +6,12 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A busy machine is slow, not wrong.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 # Before anything imports transformers: no test may wait for a network.
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -136,7 +136,7 @@ class CheckedTarget(TransformersTarget):
 
     def forward(self, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
         logits = super().forward(ids, num_rows=num_rows)
-        self.cache.check()
+        self.cache.check(self.cache.ids)
         assert list(ids) == self.cache.ids[len(self.cache.ids) - len(ids) :]
         expected = self.model(input_ids=torch.tensor([self.cache.ids]), use_cache=False).logits[0, -num_rows:]
         self.fed.append(len(ids))
@@ -157,9 +157,9 @@ class CountingTarget(TransformersTarget):
 
 
 def engine_on(target: Any, *drafters: Any, length: int = 4, **strategy: Any) -> Engine:
-    """Return an engine with drafters ``d0``, ``d1``, ... that propose at most ``length`` tokens a round."""
+    """Return a debugging engine with drafters ``d0``, ``d1``, ... that propose at most ``length`` tokens a round."""
     named = {f"d{index}": drafter for index, drafter in enumerate(drafters)}
-    return Engine(target, named, strategy=Strategy(length=Length(max_tokens=length), **strategy))
+    return Engine(target, named, strategy=Strategy(length=Length(max_tokens=length), **strategy), debug=True)
 
 
 def random_table(*, vocab_size: int = 12, order: int = 2, seed: int = 0, **options: Any) -> TableTarget:

@@ -137,7 +137,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.num_committed == len(self.committed)
         assert self.cache.num_provisional == len(self.provisional)
         assert self.cache.get_seq_length() == len(ids)
-        self.cache.check()
+        self.cache.check(ids)
         for index, layer in enumerate(self.cache.layers):
             if not layer.is_initialized:
                 assert not ids
@@ -200,7 +200,9 @@ def test_check_tells_a_layer_that_does_not_hold_the_ids():
     cache.layers[0].update(states([1, 2], 0, 0), states([1, 2], 0, 1))
     cache.layers[1].update(states([1], 1, 0), states([1], 1, 1))
     with pytest.raises(CacheError, match="layer 1 holds 1 positions, the cache stands for 2 ids"):
-        cache.check()
+        cache.check([1, 2])
+    with pytest.raises(CacheError, match="which are not"):
+        cache.check([1, 3])
 
 
 def test_release_frees_the_buffers():

@@ -177,15 +177,15 @@ def test_sampling_follows_the_librarys_law(model):
     function = as_custom_generate()
     call = arguments(do_sample=True, temperature=0.4, top_k=6, max_new_tokens=1)
     counts = Counter(
-        int(model.generate(**call, custom_generate=function, spec_seed=seed)[0, -1]) for seed in range(300)
+        int(model.generate(**call, custom_generate=function, spec_seed=seed)[0, -1]) for seed in range(200)
     )
     logits = model(input_ids=INPUTS).logits[0, -1].detach() / 0.4
     top = logits.topk(6)
     probs = top.values.softmax(-1).numpy()
     observed = [counts[token] for token in top.indices.tolist()]
-    assert sum(observed) == 300
-    assert stats.chisquare(observed, probs * 300).pvalue > 1e-4
-    assert stats.chisquare(observed, np.roll(probs, 1) * 300).pvalue < 1e-4  # the control: another law is told
+    assert sum(observed) == 200
+    assert stats.chisquare(observed, probs * 200).pvalue > 1e-4
+    assert stats.chisquare(observed, np.roll(probs, 1) * 200).pvalue < 1e-4  # the control: another law is told
 
 
 def test_sampling_repeats_under_torchs_seed_and_under_its_own(model):
@@ -211,7 +211,11 @@ def test_the_strategy_does_not_change_the_text(model):
     call = arguments(LOOKUP, do_sample=True, temperature=0.6, spec_seed=4)
     texts = [
         model.generate(**call, custom_generate=as_custom_generate(strategy))
-        for strategy in ("none", "prompt_lookup", Strategy(drafters=(DrafterUse("prompt_lookup"),), length=Length("fixed", 2)))
+        for strategy in (
+            "none",
+            "prompt_lookup",
+            Strategy(drafters=(DrafterUse("prompt_lookup"),), length=Length("fixed", 2)),
+        )
     ]
     assert torch.equal(texts[0], texts[1])
     assert torch.equal(texts[0], texts[2])
@@ -283,6 +287,7 @@ REFUSALS = [
     ("inputs_embeds", lambda model: {"inputs_embeds": torch.zeros(1, 3, 32, dtype=torch.float64), "max_new_tokens": 2}),
     ("cache", lambda model: arguments(past_key_values=prefilled(model))),
     ("num_beams", lambda model: arguments(num_beams=2)),
+    ("num_return_sequences", lambda model: arguments(num_return_sequences=2, do_sample=True)),
     ("output_scores", lambda model: arguments(output_scores=True, return_dict_in_generate=True)),
     ("output_hidden_states", lambda model: arguments(output_hidden_states=True, return_dict_in_generate=True)),
 ]

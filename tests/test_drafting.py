@@ -128,7 +128,11 @@ class Keeper(RandomOffers):
 
     def use(self):
         for round in self.kept:
-            for call in (lambda: round.offer(1), lambda: round.draw(torch.zeros(12)), lambda: round.draw_rows(torch.zeros(1, 12))):
+            for call in (
+                lambda: round.offer(1),
+                lambda: round.draw(torch.zeros(12)),
+                lambda: round.draw_rows(torch.zeros(1, 12)),
+            ):
                 try:
                     call()
                 except ProposalError as error:

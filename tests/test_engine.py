@@ -11,6 +11,7 @@ import torch
 from models import CHAT_TEMPLATE, PROMPT, CountingTarget, engine_on, random_table, shared_model, tiny_model
 
 from specframe import (
+    CacheError,
     DrafterUse,
     Engine,
     EngineBusy,
@@ -35,7 +36,7 @@ def chat_engine(*drafters, **options):
     return engine_on(target, *drafters, **options), target
 
 
-LETTERS = {token: 1000.0 for token in range(ord("g"), ord("w"))}
+LETTERS = dict.fromkeys(range(ord("g"), ord("w")), 1000.0)
 
 
 # Budgets
@@ -162,7 +163,9 @@ def test_another_thread_waits_for_the_engine():
 def test_many_threads_get_what_each_would_get_alone():
     """A request that reads another's state gives a text that depends on timing."""
     engine = engine_on(random_table(), RandomOffers(seed=1))
-    expected = {seed: engine.generate([1, 2], max_new_tokens=6, temperature=1.0, seed=seed).token_ids for seed in range(8)}
+    expected = {
+        seed: engine.generate([1, 2], max_new_tokens=6, temperature=1.0, seed=seed).token_ids for seed in range(8)
+    }
     found = {}
 
     def run(seed):
@@ -195,13 +198,14 @@ def test_n_generations_have_draws_of_their_own():
     assert len({result.seed for result in unseeded}) == 1
 
 
-def test_n_of_1_gives_a_result_and_greedy_ones_are_equal():
-    """The shape of what ``generate`` returns must not depend on the policy."""
+def test_n_gives_a_list_and_greedy_ones_are_equal():
+    """The shape of what ``generate`` returns must depend on whether ``n`` was given, and on nothing else."""
     engine = engine_on(random_table())
-    one = engine.generate([1, 2], n=1, max_new_tokens=4)
+    alone = engine.generate([1, 2], max_new_tokens=4)
+    (one,) = engine.generate([1, 2], n=1, max_new_tokens=4)
     many = engine.generate([1, 2], n=2, max_new_tokens=4)
-    assert [result.token_ids for result in many] == [one.token_ids] * 2
-    assert one.seed is None
+    assert [result.token_ids for result in (one, *many)] == [alone.token_ids] * 3
+    assert alone.seed is None
     assert engine.generate([1, 2], max_new_tokens=4, temperature=0, seed=3).seed is None
 
 
@@ -367,6 +371,7 @@ BAD_REQUESTS = [
     ("stop", {"stop": ""}),
     ("stop", {"stop": ["ok", ""]}),
     ("stop", {"stop": [7]}),
+    ("stop", {"stop": 7}),
     ("stop_ids", {"stop_ids": [1000]}),
     ("seed", {"seed": -1}),
     ("seed", {"seed": 2**64}),
@@ -396,7 +401,9 @@ def test_a_bad_request_is_one_readable_error_and_changes_nothing(field, argument
     assert engine.generate([1, 2], max_new_tokens=3).token_ids == tuple(target.greedy([1, 2], 3))
 
 
-@pytest.mark.parametrize("arguments", [{"prompt": "text"}, {"prompt": [{"role": "user", "content": "x"}]}, {"stop": "x"}])
+@pytest.mark.parametrize(
+    "arguments", [{"prompt": "text"}, {"prompt": [{"role": "user", "content": "x"}]}, {"stop": "x"}]
+)
 def test_what_needs_a_tokenizer_is_refused_without_one(arguments):
     """A stop string without a tokenizer can never match, so it may not be taken."""
     target = random_table()
@@ -510,7 +517,9 @@ def test_a_bad_row_behind_a_rejection_is_never_looked_at():
     """Rows of contexts that never happen must not end a generation."""
 
     def row(ids):
-        return [float("nan")] * 4 if ids[-1] == 3 else [5.0 if token == (ids[-1] + 1) % 3 else 0.0 for token in range(4)]
+        return (
+            [float("nan")] * 4 if ids[-1] == 3 else [5.0 if token == (ids[-1] + 1) % 3 else 0.0 for token in range(4)]
+        )
 
     target = TableTarget(row, vocab_size=4)
     expected = engine_on(target).generate([0], max_new_tokens=6).token_ids
@@ -522,6 +531,18 @@ def test_a_bad_row_behind_a_rejection_is_never_looked_at():
 
 
 # Verifiers and results
+
+
+def test_debugging_tells_a_cache_that_does_not_hold_the_text():
+    """A cache that kept a rejected token must be told in the round that it happened."""
+    target = random_table()
+    engine = engine_on(target)
+    stream = engine.stream([1, 2], max_new_tokens=6)
+    next(stream)
+    target.cached_ids[0] = 9
+    with pytest.raises(CacheError, match="the cache stands for"):
+        next(stream)
+    assert engine.generate([1, 2], max_new_tokens=3).token_ids == tuple(target.greedy([1, 2], 3))
 
 
 @pytest.mark.parametrize("draft", ["offers", "draws"])

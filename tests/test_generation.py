@@ -371,6 +371,7 @@ def test_a_grammar_masks_every_row_and_every_offer(wrong_at, sampling):
 
 def test_a_grammar_whose_mask_is_narrower_than_the_logits_is_a_target_error():
     """Ids beyond a narrow mask would stay allowed."""
+
     class Narrow(EvenOnly):
         def mask(self, state):
             return np.ones(11, dtype=bool)

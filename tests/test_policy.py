@@ -152,7 +152,7 @@ def test_neutral_values_change_nothing(off):
         ({"top_k": 2}, [1, 2, 4]),  # the second best is tied: both stay, as in transformers
         ({"top_k": 1}, [1]),
         ({"min_p": 0.5}, [1, 2, 4]),
-        ({"top_p": 0.45}, [1, 2]),  # of equals at the edge the lowest id stays, the tie rule of this library
+        ({"top_p": 0.45}, [1, 4]),  # of equals at the edge the highest id stays, as in transformers
         ({"top_p": 0.65}, [1, 2, 4]),
         ({"top_p": 1e-9}, [1]),
     ],

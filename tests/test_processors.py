@@ -8,7 +8,7 @@ from transformers.generation import logits_process as library
 
 import specframe
 from specframe.policy import SamplingPolicy
-from specframe.processors import CountPenalty, NoRepeatNGram, StopTokensBefore, build_processors, is_pure, pure
+from specframe.processors import CountPenalty, build_processors, is_pure, pure
 
 V = 6
 ids_lists = st.lists(st.integers(0, V - 1), min_size=1, max_size=25)
@@ -18,14 +18,6 @@ def scores(size=V):
     return torch.arange(size, dtype=torch.float64)[None]
 
 
-@given(ids=ids_lists, size=st.integers(1, 5))
-def test_no_repeat_ngram_equals_transformers(ids, size):
-    """Prevents the vectorised form from banning more or less than the library's, at any length."""
-    ids = torch.tensor([ids])
-    expected = library.NoRepeatNGramLogitsProcessor(size)(ids, scores())
-    assert torch.equal(NoRepeatNGram(size)(ids, scores()), expected)
-
-
 @given(ids=ids_lists, num_prompt=st.integers(0, 30), presence=st.floats(-2, 2), frequency=st.floats(-2, 2))
 def test_count_penalty_equals_counting(ids, num_prompt, presence, frequency):
     """Prevents counting prompt ids, or a token once where it stands twice."""
@@ -33,14 +25,6 @@ def test_count_penalty_equals_counting(ids, num_prompt, presence, frequency):
     found = CountPenalty(presence, frequency, num_prompt)(torch.tensor([ids]), scores())[0]
     expected = [x - frequency * generated.count(x) - presence * (x in generated) for x in range(V)]
     assert found.tolist() == pytest.approx(expected, abs=1e-12)
-
-
-@given(ids=ids_lists, num_prompt=st.integers(0, 10), least=st.integers(1, 12))
-def test_stop_tokens_before_equals_transformers(ids, num_prompt, least):
-    """Prevents an output that is one token too short or too long before stop ids are allowed."""
-    made = torch.tensor([ids])
-    expected = library.MinNewTokensLengthLogitsProcessor(num_prompt, least, [1, 4])(made, scores())
-    assert torch.equal(StopTokensBefore(num_prompt + least, frozenset({4, 1}))(made, scores()), expected)
 
 
 def test_order_of_the_pipeline():
@@ -54,11 +38,11 @@ def test_order_of_the_pipeline():
     assert [type(processor).__name__ for processor in made] == [
         "RepetitionPenaltyLogitsProcessor",
         "CountPenalty",
-        "NoRepeatNGram",
+        "NoRepeatNGramLogitsProcessor",
         "SequenceBiasLogitsProcessor",
         "NoBadWordsLogitsProcessor",
         "SuppressTokensLogitsProcessor",
-        "StopTokensBefore",
+        "MinNewTokensLengthLogitsProcessor",
         "LogitNormalization",
     ]
     assert build_processors(SamplingPolicy(), stop_ids=frozenset({0}), num_prompt=2) == []
@@ -106,4 +90,4 @@ def test_ids_beyond_the_logits_do_not_fail():
     """Prevents a prompt id in a padded embedding from an index error: it can never be generated."""
     ids = torch.tensor([[1, V + 2, 1]])
     assert torch.isfinite(CountPenalty(0.5, 0.5, 3)(ids, scores())).all()
-    assert torch.equal(NoRepeatNGram(2)(ids, scores()), library.NoRepeatNGramLogitsProcessor(2)(ids, scores()))
+    assert torch.isfinite(library.NoRepeatNGramLogitsProcessor(2)(ids, scores())).any()

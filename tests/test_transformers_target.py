@@ -145,7 +145,9 @@ def test_two_drafters_equal_plain_decoding(sampling, mode):
     shy = Oracle(expected.token_ids)
     shy.continuation = [*expected.token_ids[:2], 0]
     for first in (LogitsDrafter(near, num_tokens=2), shy, RandomOffers(seed=5)):
-        engine = engine_on(TransformersTarget(model), first, Oracle(expected.token_ids, wrong_at=1), length=5, mode=mode)
+        engine = engine_on(
+            TransformersTarget(model), first, Oracle(expected.token_ids, wrong_at=1), length=5, mode=mode
+        )
         result = engine.generate(PROMPT, max_new_tokens=16, **SAMPLINGS[sampling])
         assert result.token_ids == expected.token_ids
         assert result.stats.drafters["d0"].num_proposed > 0
@@ -239,7 +241,7 @@ def test_a_forward_that_fails_halfway_leaves_no_half_written_layer(layer, error)
         assert caught.value.__cause__ is error
     is_on[0] = False
     session.close()
-    target.cache.check()
+    target.cache.check(PROMPT + (1,))
     assert engine_on(target).generate(PROMPT, max_new_tokens=8).token_ids == expected
     assert target.worst < TOLERANCE
 
@@ -249,7 +251,9 @@ def test_a_model_that_cannot_skip_its_head_gives_the_same_rows():
     model = tiny_model()
     target = TransformersTarget(model)
     target._can_skip_head = False
-    result = engine_on(target, Oracle(plain("llama", "greedy").token_ids, wrong_at=2)).generate(PROMPT, max_new_tokens=12)
+    result = engine_on(target, Oracle(plain("llama", "greedy").token_ids, wrong_at=2)).generate(
+        PROMPT, max_new_tokens=12
+    )
     assert result.token_ids == plain("llama", "greedy").token_ids[:12]
 
 

@@ -42,6 +42,7 @@ OWN_SETTINGS: dict[str, Strategy] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark and print its results; ``arguments`` as on the command line."""
     parser = argparse.ArgumentParser(prog="python -m specframe.bench", description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
     parser.add_argument("--repeats", type=int, default=3)
@@ -110,7 +111,10 @@ def run(
         ),
         "lookup_over_library_lookup_best": _by_kind(test, "lookup, best", "library lookup, best"),
         "seconds": {
-            name: {item.name: [round(second, 4) for second in test.seconds[name][index]] for index, item in enumerate(test.items)}
+            name: {
+                item.name: [round(second, 4) for second in test.seconds[name][index]]
+                for index, item in enumerate(test.items)
+            }
             for name in arms
         },
     }

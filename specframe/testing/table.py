@@ -157,6 +157,13 @@ class TableSession:
         kept = tuple(self._target.cached_ids[start:])
         self._target.calls.append(Call("commit", kept, tuple(range(start, start + len(kept)))))
 
+    def check(self, ids: Sequence[int]) -> None:
+        """Raise ``CacheError`` unless the cache stands for exactly these ids."""
+        if self._target.cached_ids != list(ids):
+            raise CacheError(
+                f"the cache stands for {len(self._target.cached_ids)} ids, not the {len(ids)} that it should"
+            )
+
     def cancel(self) -> None:
         """Make every ticket of the current epoch stale."""
         self.epoch += 1

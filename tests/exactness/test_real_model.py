@@ -103,14 +103,23 @@ def largest_row_difference(target: TransformersTarget, items: list[WorkItem]) ->
 
 
 def check(
-    run: Run, group: str, item: WorkItem, got: tuple[int, ...], plain: specframe.Result, *, scale: float = 1.0, **what: Any
+    run: Run,
+    group: str,
+    item: WorkItem,
+    got: tuple[int, ...],
+    plain: specframe.Result,
+    *,
+    scale: float = 1.0,
+    **what: Any,
 ) -> None:
     """Count ``got`` against plain decoding's tokens; fail unless equal or parted at a near-tie."""
     expected = plain.token_ids
     if got == expected:
         run.note(group, is_same=True, near_tie=None)
         return
-    index = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), min(len(got), len(expected)))
+    index = next(
+        (i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), min(len(got), len(expected))
+    )
     margin = plain.records[index].min_margin
     near_tie = {"prompt": item.name, "position": index, "margin": margin, **what}
     is_near = margin is not None and margin < run.bound / scale

@@ -1,0 +1,142 @@
+"""Loading: what is refused, before weights where the configuration tells, and what a folder gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models import PROMPT, library_greedy, tiny_config, tiny_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    LlamaModel,
+    MambaConfig,
+    T5Config,
+)
+
+import specframe
+from specframe import InvalidRequest, InvalidStrategy, TransformersTarget, UnknownName, UnsupportedModel
+from specframe.testing import byte_tokenizer
+
+
+@pytest.fixture
+def no_weights(monkeypatch):
+    """Fail if weights are loaded."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", refuse)
+
+
+def test_a_folder_gives_the_model_its_tokenizer_and_its_dtype(tmp_path):
+    """A model that is loaded in another dtype, or without its tokenizer, is another target."""
+    tokenizer = byte_tokenizer()
+    model = tiny_model("llama", vocab_size=len(tokenizer), dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    engine = specframe.load(tmp_path)
+    assert engine.target.facts.dtype == "float32"
+    assert engine.target.tokenizer is not None
+    assert (
+        engine.generate("hello", max_new_tokens=8).token_ids
+        == library_greedy(model, tokenizer("hello")["input_ids"], 8, pad_token_id=0)[:8]
+    )
+    assert specframe.load(str(tmp_path), dtype="float64").target.facts.dtype == "float64"
+    assert not engine.target.model.training
+
+
+def test_a_folder_without_a_tokenizer_serves_ids(tmp_path):
+    """A model of ids only is no error; text for it is."""
+    model = tiny_model("llama", dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    engine = specframe.load(tmp_path, strategy="prompt_lookup")
+    assert engine.generate(PROMPT, max_new_tokens=6).token_ids == library_greedy(model, PROMPT, 6)
+    with pytest.raises(InvalidRequest, match="tokenizer"):
+        engine.generate("text", max_new_tokens=1)
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize("name", ["no/such folder", "./nowhere", "missing.gguf"])
+def test_an_unknown_model_is_one_error(tmp_path, monkeypatch, name):
+    """A library's trace about hubs and revisions does not say that the folder is not there."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((InvalidRequest, FileNotFoundError)) as caught:
+        specframe.load(name)
+    assert name.removeprefix("./") in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    "config",
+    [
+        T5Config(d_model=16, d_ff=16, d_kv=4, num_layers=1, num_heads=2, vocab_size=32),
+        BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=32),
+        MambaConfig(hidden_size=16, num_hidden_layers=1, vocab_size=32, state_size=4),
+    ],
+    ids=["encoder-decoder", "bidirectional", "recurrent"],
+)
+def test_an_unsupported_type_is_refused_before_weights(tmp_path, config):
+    """Gigabytes that are loaded before a configuration is read are minutes of waiting for an error."""
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel):
+        specframe.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (
+            lambda: AutoModelForSeq2SeqLM.from_config(
+                T5Config(d_model=16, d_ff=16, d_kv=4, num_layers=1, num_heads=2, vocab_size=32)
+            ),
+            "encoder-decoder",
+        ),
+        (lambda: BertForMaskedLM(small_bert()), "not a causal language model"),
+        (lambda: BertLMHeadModel(small_bert()), "not a causal language model"),
+        (lambda: LlamaModel(tiny_config("llama")), "not a causal language model"),
+        (
+            lambda: AutoModelForCausalLM.from_config(
+                MambaConfig(hidden_size=16, num_hidden_layers=1, vocab_size=32, state_size=4)
+            ),
+            "cannot be rolled back",
+        ),
+    ],
+    ids=["encoder-decoder", "masked", "bidirectional with a head", "without a head", "recurrent"],
+)
+def test_an_unsupported_model_is_refused_by_its_property(make, rule):
+    """A model that sees the future, or whose state cannot be rolled back, would give another text without an error."""
+    with pytest.raises(UnsupportedModel, match=rule):
+        TransformersTarget(make().eval())
+
+
+def small_bert():
+    return BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=32)
+
+
+def test_a_hybrid_of_attention_and_recurrence_is_refused():
+    """One recurrent layer among many is enough to make a rollback wrong."""
+    model = tiny_model()
+    model.config.layer_types = ["full_attention", "linear_attention"]
+    with pytest.raises(UnsupportedModel, match="linear_attention"):
+        TransformersTarget(model)
+
+
+def test_a_model_in_training_mode_is_refused():
+    """Dropout makes every forward another one."""
+    with pytest.raises(UnsupportedModel, match=r"call model.eval\(\) first"):
+        TransformersTarget(tiny_model().train())
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_strategy_and_dtype_are_checked_before_weights(tmp_path):
+    """A misspelt drafter that is told after loading costs the loading."""
+    tiny_config().save_pretrained(tmp_path)
+    with pytest.raises(UnknownName, match="did you mean 'prompt_lookup'"):
+        specframe.load(tmp_path, strategy="prompt_lokup")
+    with pytest.raises(InvalidStrategy, match="kernel"):
+        specframe.load(tmp_path, kernel="block")
+    with pytest.raises(InvalidRequest, match="dtype"):
+        specframe.load(tmp_path, dtype="float33")
