@@ -13,16 +13,18 @@ from typing import NamedTuple
 import attrs
 import torch
 
-from specframe.distribution import Distribution, NotADistribution
+from specframe.distribution import NotADistribution
 from specframe.drafting import Drafting
-from specframe.errors import ProposalError, TargetError
+from specframe.drawing import DraftContext
+from specframe.errors import TargetError
 from specframe.grammar import Grammar
-from specframe.policy import Pipeline, SamplingPolicy, checked, top_choices
+from specframe.policy import Pipeline, SamplingPolicy, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure
-from specframe.proposal import Commit, Drafter, DraftRequest, Drawn, Proposal, Round
+from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round
 from specframe.random import CounterRandom, Random
 from specframe.records import DrafterShare, Event, RoundRecord
+from specframe.rows import ChosenRow, Row
 from specframe.stop import Stopper, StopStrings
 from specframe.strategy import Strategy
 from specframe.target import Target, Ticket, Verification
@@ -51,34 +53,6 @@ class Piece(NamedTuple):
 
     text: str
     token_ids: tuple[int, ...]
-
-
-class Row:
-    """One row of logits in the context of the prefix's first ``position`` ids; see ``verify.Row``."""
-
-    __slots__ = ("_logits", "_pipeline", "_prefix", "position")
-
-    def __init__(self, logits: torch.Tensor, pipeline: Pipeline, prefix: Prefix, position: int) -> None:
-        self._logits, self._pipeline, self._prefix, self.position = logits, pipeline, prefix, position
-
-    def choose(self) -> Choice:
-        return self._pipeline.choose(self._logits, self._prefix, self.position)
-
-    def distribution(self) -> Distribution:
-        return self._pipeline.distribution(self._logits, self._prefix, self.position)
-
-
-class _ChosenRow(NamedTuple):
-    """A row whose argmax came with the block's, in one host synchronisation."""
-
-    choice: Choice
-    position: int
-
-    def choose(self) -> Choice:
-        return checked(self.choice)
-
-    def distribution(self) -> Distribution:
-        raise NotImplementedError("greedy verification reads choices only")
 
 
 class Generation:
@@ -170,15 +144,14 @@ class Generation:
         proposal = Proposal()
         if not self.records:
             return proposal
-        drafting = self._opened_drafting()
         # Fed after the pending id: the proposal leaves a place in the budget and in the context for the extra token.
         limits = (self._target.facts.context_limit, self._target.facts.speculation_limit)
         rooms = [limit - len(self._prefix) for limit in limits if limit is not None]
         room = min(self._max_room, self.stopper.remaining - 1, *rooms)
         if room > 0:
-            drafting.propose(
+            self._opened_drafting().propose(
                 Round(
-                    _DraftContext(self),
+                    DraftContext(self._prefix, self._pipeline, self.rule, self._target.facts.device),
                     proposal,
                     index=len(self.records),
                     room=room,
@@ -200,12 +173,12 @@ class Generation:
         logits = verification.logits
         choices: list[Choice] = []
 
-        def row_at(index: int) -> Row | _ChosenRow:
+        def row_at(index: int) -> Row | ChosenRow:
             if not is_plain_greedy:
                 return Row(logits[index], self._pipeline, self._prefix, start + index)
             if not choices:
                 choices.extend(top_choices(logits))
-            return _ChosenRow(choices[index], start + index)
+            return ChosenRow(choices[index], start + index)
 
         is_plain_greedy = self.request.policy.is_greedy and self._pipeline.is_plain(self._prefix)
         if not is_plain_greedy and not self._pipeline.processors:
@@ -308,53 +281,3 @@ class Generation:
         num_emitted = self.request.budget - self.stopper.remaining
         assert self.request.criterion is not None
         return self.request.criterion(self._prefix.tensor(len(self.request.prompt_ids) + num_emitted))
-
-
-class _DraftContext:
-    """The core's side of a round; see ``proposal.RoundContext``."""
-
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
-        self._prefix = generation._prefix
-        self._pipeline = generation._pipeline
-        self._map: Sequence[int] | torch.Tensor | None = None
-        self.ids: Sequence[int] = self._prefix.ids
-
-    def is_allowed(self, token: int) -> bool:
-        grammar = self._prefix.grammar
-        return grammar is None or bool(grammar.mask(self._prefix.state(len(self._prefix)))[token])
-
-    def push(self, token: int) -> None:
-        self._prefix.push(token)
-
-    def draw(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None, node: int) -> Drawn:
-        row = Row(self._on_target_ids(logits, ids), self._pipeline, self._prefix, len(self._prefix))
-        try:
-            return self._generation.rule.draw(row, node)
-        except NotADistribution as error:
-            raise ProposalError(f"cannot draw from these logits: {error}") from error
-
-    def _on_target_ids(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
-        """Return the row over target ids, ``[vocab]``, on the target's device; a copy, so that nobody else writes it."""
-        if logits.ndim != 1:
-            raise ProposalError(f"draw takes one row of logits, [columns] (got {list(logits.shape)})")
-        vocab_size, device = self._pipeline.vocab_size, self._generation._target.facts.device
-        logits = logits.detach()
-        if ids is None and len(logits) == vocab_size:
-            return logits.to(device, copy=True)
-        row = torch.full((vocab_size,), -torch.inf, dtype=logits.dtype, device=device)
-        if ids is None:
-            width = min(vocab_size, len(logits))
-            row[:width] = logits[:width]
-            return row
-        columns = torch.as_tensor(ids, dtype=torch.int64, device=logits.device)
-        if columns.shape != logits.shape:
-            raise ProposalError(
-                f"'ids' must name a target id for each of the {len(logits)} columns (got {len(columns)})"
-            )
-        known = (columns >= 0) & (columns < vocab_size)
-        if ids is not self._map and len(columns[known].unique()) != int(known.sum()):
-            raise ProposalError("'ids' must be injective: two columns name the same target id")
-        self._map = ids
-        row[columns[known].to(device)] = logits[known].to(device)
-        return row

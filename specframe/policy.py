@@ -9,7 +9,7 @@ device gives one result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,6 +21,7 @@ from specframe.errors import InvalidRequest
 from specframe.prefix import Prefix
 from specframe.processors import build_processors
 from specframe.verify import Choice
+from specframe.warpers import build_warpers
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
@@ -157,7 +158,7 @@ class Pipeline:
     ) -> None:
         self.vocab_size = vocab_size
         self.processors = build_processors(policy, stop_ids=stop_ids, num_prompt=num_prompt, device=device)
-        self.warpers = _build_warpers(policy)
+        self.warpers = build_warpers(policy)
         self._all_ids = np.arange(vocab_size)
 
     def is_plain(self, prefix: Prefix) -> bool:
@@ -241,86 +242,3 @@ def describe_peak(peak: float) -> str:
     if np.isnan(peak):
         return "the row has a NaN"
     return "the row has a +inf" if peak > 0 else "the row has no valid token (all are masked)"
-
-
-Warper = Callable[[Ids, Floats], tuple[Ids, Floats]]
-
-
-def _build_warpers(policy: SamplingPolicy) -> list[Warper]:
-    """Return the steps from temperature on, in order; each takes and returns a support and its log weights."""
-    warpers: list[Warper] = []
-    if policy.temperature not in (None, 0, 1):
-        warpers.append(_temperature(float(policy.temperature or 1)))
-    if policy.top_k is not None:
-        warpers.append(_top_k(policy.top_k))
-    if policy.top_p is not None and policy.top_p < 1:
-        warpers.append(_top_p(policy.top_p))
-    if policy.min_p:
-        warpers.append(_min_p(policy.min_p))
-    if policy.typical_p is not None and policy.typical_p < 1:
-        warpers.append(_typical(policy.typical_p))
-    return warpers
-
-
-def _temperature(temperature: float) -> Warper:
-    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
-        # Relative to the peak, so that a tiny temperature empties the tail instead of overflowing.
-        with np.errstate(over="ignore"):
-            scaled = (weights - weights.max()) / temperature
-        return _keep(ids, scaled, np.isfinite(scaled))
-
-    return warp
-
-
-def _top_k(count: int) -> Warper:
-    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
-        if count >= len(ids):
-            return ids, weights
-        threshold = np.partition(weights, len(weights) - count)[len(weights) - count]
-        return _keep(ids, weights, weights >= threshold)
-
-    return warp
-
-
-def _top_p(mass: float) -> Warper:
-    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
-        probs = np.exp(weights - weights.max())
-        tail = (1.0 - mass) * probs.sum()
-        # Ids below tail / n add up to less than the tail: they are cut in any order, so only the others are sorted.
-        contenders = np.flatnonzero(probs >= tail / len(probs))
-        # Among equals the highest ids stay, as after transformers' ascending sort.
-        order = contenders[np.argsort(probs[contenders], kind="stable")[::-1]]
-        # Mass of an id and of all less likely ones; an id is cut when that is at most the tail (as transformers does).
-        rest = max(0.0, probs.sum() - probs[order].sum())
-        mass_from = np.cumsum(probs[order][::-1])[::-1] + rest
-        num_kept = max(1, int((mass_from > tail).sum()))
-        kept = np.sort(order[:num_kept])
-        return ids[kept], weights[kept]
-
-    return warp
-
-
-def _min_p(ratio: float) -> Warper:
-    log_ratio = np.log(ratio)
-
-    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
-        return _keep(ids, weights, weights >= weights.max() + log_ratio)
-
-    return warp
-
-
-def _typical(mass: float) -> Warper:
-    def warp(ids: Ids, weights: Floats) -> tuple[Ids, Floats]:
-        log_probs = weights - weights.max()
-        log_probs -= np.log(np.exp(log_probs).sum())
-        probs = np.exp(log_probs)
-        surprise = np.abs(-log_probs + (probs * log_probs).sum())
-        order = np.argsort(surprise, kind="stable")
-        last = min(int((np.cumsum(probs[order]) < mass).sum()), len(order) - 1)
-        return _keep(ids, weights, surprise <= surprise[order[last]])
-
-    return warp
-
-
-def _keep(ids: Ids, weights: Floats, mask: Any) -> tuple[Ids, Floats]:
-    return (ids, weights) if mask.all() else (ids[mask], weights[mask])

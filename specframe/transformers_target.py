@@ -44,7 +44,7 @@ class TransformersTarget:
         self.facts = TargetFacts(
             vocab_size=model.get_output_embeddings().weight.shape[0],
             stop_ids=_stop_ids(model, tokenizer),
-            context_limit=getattr(config, "max_position_embeddings", None),
+            context_limit=_context_limit(config),
             speculation_limit=_speculation_limit(config),
             dtype=str(model.dtype).removeprefix("torch."),
             device=str(model.device),
@@ -191,12 +191,25 @@ def _stop_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     return frozenset()
 
 
+def _context_limit(config: Any) -> int | None:
+    """Return how many tokens the model takes; dynamic RoPE stretches the length that it was trained on."""
+    limit = getattr(config, "max_position_embeddings", None)
+    factors = [rope["factor"] for rope in _ropes(config) if rope.get("rope_type") == "dynamic"]
+    return int(limit * min(factors)) if limit is not None and factors else limit
+
+
 def _speculation_limit(config: Any) -> int | None:
     """Return the position past which rows depend on the length of the call, or None."""
+    ropes = [rope for rope in _ropes(config) if rope.get("rope_type") in _LENGTH_DEPENDENT_ROPE]
+    lengths = [rope.get("original_max_position_embeddings") or config.max_position_embeddings for rope in ropes]
+    return min(map(int, lengths), default=None)
+
+
+def _ropes(config: Any) -> list[dict[str, Any]]:
+    """Return the RoPE parameters, of every layer type where they differ by type."""
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") not in _LENGTH_DEPENDENT_ROPE:
-        return None
-    return int(rope.get("original_max_position_embeddings") or config.max_position_embeddings)
+    nested = [value for value in rope.values() if isinstance(value, dict)]
+    return nested or [rope]
 
 
 def _shared_length(cached: Sequence[int], prompt: Sequence[int]) -> int:

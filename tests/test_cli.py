@@ -86,7 +86,7 @@ class FakeEngine:
     def generate(self, prompt: Any, *, n: int, **arguments: Any) -> Any:
         self.prompt, self.arguments = prompt, arguments
         self.then()
-        return [RESULT] * n if n > 1 else RESULT
+        return [RESULT] * n
 
     def stream(self, prompt: Any, **arguments: Any) -> FakeStream:
         self.prompt, self.arguments = prompt, arguments

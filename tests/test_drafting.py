@@ -107,6 +107,17 @@ def test_the_others_go_on_when_one_drafter_fails():
         assert [event.drafter for event in result.events] == ["d0"]
 
 
+def refusals(round):
+    """Return what a round says to each way of adding a token."""
+    errors = []
+    for add in (round.offer, lambda _: round.draw(torch.zeros(12)), lambda _: round.draw_rows(torch.zeros(1, 12))):
+        try:
+            add(1)
+        except ProposalError as error:
+            errors.append(str(error))
+    return errors
+
+
 class Keeper(RandomOffers):
     """Keep every round, and use an old one, in ``propose`` or ``commit``."""
 
@@ -128,15 +139,7 @@ class Keeper(RandomOffers):
 
     def use(self):
         for round in self.kept:
-            for call in (
-                lambda: round.offer(1),
-                lambda: round.draw(torch.zeros(12)),
-                lambda: round.draw_rows(torch.zeros(1, 12)),
-            ):
-                try:
-                    call()
-                except ProposalError as error:
-                    self.errors.append(str(error))
+            self.errors += refusals(round)
 
     def _proposer(self, request):
         inner = super()._proposer(request)
@@ -169,14 +172,7 @@ def test_a_round_takes_nothing_from_another_thread():
     class Threaded(RandomOffers):
         def _proposer(self, request):
             def propose(round):
-                def work():
-                    for call in (lambda: round.offer(1), lambda: round.draw(torch.zeros(12))):
-                        try:
-                            call()
-                        except ProposalError as error:
-                            errors.append(str(error))
-
-                thread = threading.Thread(target=work)
+                thread = threading.Thread(target=lambda: errors.extend(refusals(round)))
                 thread.start()
                 thread.join()
 
@@ -185,7 +181,7 @@ def test_a_round_takes_nothing_from_another_thread():
     result = engine_on(random_table(), Threaded(seed=0)).generate([1, 2], max_new_tokens=6)
     assert result.token_ids == expected[:6]
     assert result.stats.num_proposed == 0
-    assert len(errors) == 2 * 4
+    assert len(errors) == 3 * 4
     assert all("belongs to the thread" in error for error in errors)
 
 

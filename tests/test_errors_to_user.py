@@ -101,7 +101,7 @@ def test_a_broken_plugin_is_told_when_it_is_named_and_only_then(monkeypatch):
     """One broken distribution must stop neither the others nor an engine that does not use it."""
     with_plugins(monkeypatch, broken=ImportError("no module named 'moonshine'"), fine=plugin("fine"))
     with pytest.raises(
-        PluginError, match="plugin 'broken' .* is broken: ImportError: no module named 'moonshine'"
+        PluginError, match=r"plugin 'broken' .* is broken: ImportError: no module named 'moonshine'"
     ) as caught:
         Engine(random_table(), strategy="broken")
     assert isinstance(caught.value.__cause__, ImportError)
@@ -116,7 +116,7 @@ def test_two_plugins_of_one_name_are_told_apart(monkeypatch):
     """A name that the last one wins runs a stranger's code under a known name."""
     with_plugins(monkeypatch, first=plugin("lookup"), second=plugin("lookup"))
     with pytest.raises(
-        PluginError, match="drafter 'lookup' is registered by two plugins: plugin 'first' .* and plugin 'second'"
+        PluginError, match=r"drafter 'lookup' is registered by two plugins: plugin 'first' .* and plugin 'second'"
     ):
         Engine(random_table(), strategy="lookup")
     assert Engine(random_table()).generate([1, 2], max_new_tokens=1).token_ids

@@ -198,7 +198,7 @@ def test_a_call_with_a_stale_ticket_changes_nothing():
     session = target.open(1, max_tokens=40)
     session.prefill(Ticket(1, 0, 0), PROMPT)
     session.verify_linear(Ticket(1, 1, 0), 3, [4, 5])
-    before = (list(session.ids), session.num_committed, len(target.fed))
+    before = (list(target.cache.ids), session.num_committed, len(target.fed))
     session.cancel()
     for call in (
         lambda: session.commit(Ticket(1, 1, 0), 2),
@@ -208,9 +208,9 @@ def test_a_call_with_a_stale_ticket_changes_nothing():
     ):
         with pytest.raises(StaleEpoch, match="cancelled or replaced"):
             call()
-        assert (list(session.ids), session.num_committed, len(target.fed)) == before
+        assert (list(target.cache.ids), session.num_committed, len(target.fed)) == before
     session.commit(Ticket(1, 1, 1), 2)
-    assert list(session.ids) == [*PROMPT, 3, 4]
+    assert list(target.cache.ids) == [*PROMPT, 3, 4]
     session.close()
     with pytest.raises(StaleEpoch):
         session.commit(Ticket(1, 1, 1), 0)
@@ -241,7 +241,7 @@ def test_a_forward_that_fails_halfway_leaves_no_half_written_layer(layer, error)
         assert caught.value.__cause__ is error
     is_on[0] = False
     session.close()
-    target.cache.check(PROMPT + (1,))
+    target.cache.check((*PROMPT, 1))
     assert engine_on(target).generate(PROMPT, max_new_tokens=8).token_ids == expected
     assert target.worst < TOLERANCE
 

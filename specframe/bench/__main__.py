@@ -20,6 +20,7 @@ import torch
 import transformers
 
 from specframe.bench.arms import Arm, EngineArm, lookup_strategy, transformers_arm
+from specframe.bench.overhead import copied_per_round, outside_forwards
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import core_workload
 from specframe.loading import load_target
@@ -98,7 +99,7 @@ def run(
     }
     test = timed("test", arms, repeats)
     return {
-        "what": "time over time, end to end, greedy, float32, least of the repeats; lower is better",
+        "what": "ratios of time, end to end, greedy, float32, least of the repeats; lower is better",
         "machine": _machine(target),
         "repeats": repeats,
         "max_new_tokens": max_new_tokens,
@@ -110,6 +111,10 @@ def run(
             test, "lookup, equal settings", "library lookup, equal settings"
         ),
         "lookup_over_library_lookup_best": _by_kind(test, "lookup, best", "library lookup, best"),
+        "outside_forwards": outside_forwards(
+            target, encode(core_workload()[3].messages, target.facts), max_new_tokens=64, repeats=repeats
+        ),
+        "round_at_2000_positions": copied_per_round(target, num_positions=2000, num_rows=8),
         "seconds": {
             name: {
                 item.name: [round(second, 4) for second in test.seconds[name][index]]

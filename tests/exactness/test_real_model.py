@@ -61,7 +61,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     this = Run(
         target,
         items,
-        max_new_tokens=128 if is_full else 48,
+        max_new_tokens=128 if is_full else 32,
         seeds=(0, 1, 2, 3) if is_full else (0,),
         bound=2 * difference,
     )

@@ -1,0 +1,222 @@
+"""From a model at rest, or a loaded one, to its manifest; cheap parts first, weights only when asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from specframe.errors import InvalidManifest, InvalidRequest
+from specframe.manifest.file import from_plain, to_plain
+from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
+from specframe.manifest.remember import remember, stamp
+from specframe.manifest.source import Source
+from specframe.manifest.tensors import ADAPTER_CONFIG, Weighed, adapter_digest, weigh, weight_files
+
+if TYPE_CHECKING:
+    from specframe.target import Target
+
+COLLECTOR = 1  # raise it when the same files would give another manifest
+
+_OUTPUT_MAP = "target_ids.json"
+_SMALL_FILES = frozenset((".json", ".jinja", ".model", ".txt", ".tiktoken"))
+_LICENSE = re.compile(r"\A---\n(?:.*\n)*?license:[ \t]*[\"']?([\w.+-]+)")
+
+
+def collect(
+    source: Source,
+    *,
+    weights: bool = False,
+    dtype: str | None = None,
+    kernel: str = "single",
+    adapters: Sequence[str | Path] = (),
+    decoding: Decoding = Decoding(),  # noqa: B008 - frozen
+) -> Manifest:
+    """Return the manifest of a model at rest.
+
+    ``weights``: digest its tensors too (a GGUF file is converted for that); ``dtype``: of the forward, by default the
+    model's own; ``adapters``: PEFT folders, in the order in which they are applied. What was computed once is kept in the
+    cache folder. Raises ``InvalidRequest`` for a folder without a configuration, ``UnsupportedModel`` for weights that
+    cannot be read.
+    """
+    if weights:
+        source = source.converted()
+    manifest = _remembered(source)
+    folder = source.folder
+    chain = [*([folder] if folder is not None and (folder / ADAPTER_CONFIG).is_file() else []), *map(Path, adapters)]
+    kept = attrs.evolve(manifest.weights, adapters=tuple(map(adapter_digest, chain)))
+    manifest = attrs.evolve(
+        manifest,
+        numerics=Numerics(dtype or manifest.numerics.dtype, kernel),
+        weights=kept,
+        decoding=decoding,
+    )
+    if not weights or folder is None:
+        return manifest
+    files = weight_files(folder)
+    if not files:
+        raise InvalidRequest("model", "must hold weights", folder.name, "only its configuration is there")
+    return with_weights(manifest, weigh(files))
+
+
+def with_weights(manifest: Manifest, weighed: Weighed) -> Manifest:
+    """Return the manifest with what the weights weigh."""
+    return attrs.evolve(manifest, weights=attrs.evolve(manifest.weights, **weighed._asdict()))
+
+
+def of_target(target: Target) -> Manifest | None:
+    """Return a target's manifest without its weights: the one that it states, else that of its loaded model.
+
+    None for a target that is not a transformers model and states none.
+    """
+    from specframe.transformers_target import TransformersTarget
+
+    if target.facts.identity is not None or not isinstance(target, TransformersTarget):
+        return target.facts.identity
+    model: Any = target.model
+    return _assemble(
+        model.config,
+        getattr(model, "generation_config", None),
+        target.tokenizer,
+        architecture=type(model).__name__,
+        dtype=target.facts.dtype,
+    )
+
+
+def strings_of(source: Source) -> list[str | None] | None:
+    """Return the string of every id of a model's tokenizer, or None without one."""
+    from specframe.manifest.tokens import token_strings
+
+    tokenizer = _tokenizer(source)
+    return None if tokenizer is None else token_strings(tokenizer)
+
+
+def _remembered(source: Source) -> Manifest:
+    files = weight_files(source.folder) if source.folder is not None else []
+    key = [COLLECTOR, version("transformers"), version("tokenizers"), _fingerprint(source), [stamp(f) for f in files]]
+    kept = remember("identity", key, lambda: to_plain(_collect(source)))
+    try:
+        return from_plain(dict(kept), "kept manifest")
+    except InvalidManifest:  # kept by another version of this code
+        return _collect(source)
+
+
+def _fingerprint(source: Source) -> Any:
+    """Return the content of every small file that a manifest is made of; of a GGUF file path, size and time."""
+    if source.folder is None:
+        assert source.gguf is not None
+        return stamp(source.gguf)
+    files = [*source.folder.glob("*"), *source.folder.glob("additional_chat_templates/*")]
+    return {
+        str(file.relative_to(source.folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if (file.suffix in _SMALL_FILES or file.name == "README.md") and file.is_file()
+    }
+
+
+def _collect(source: Source) -> Manifest:
+    from transformers import AutoConfig, GenerationConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    shown = str(source.folder or source.gguf)
+    try:
+        config = AutoConfig.from_pretrained(**source.arguments)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(
+            "model", "must be 'demo', a model folder, a .gguf file or a model id", shown, str(error)
+        ) from error
+    folder = source.folder
+    if folder is not None and (folder / "generation_config.json").is_file():
+        generation = GenerationConfig.from_pretrained(folder)
+    else:
+        generation = GenerationConfig.from_model_config(config)
+    named = getattr(config, "architectures", None) or ["unknown"]
+    return _assemble(
+        config,
+        generation,
+        _tokenizer(source),
+        architecture=str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, named[0])),
+        dtype=_stored_dtype(folder) if folder is not None else "float32",  # a GGUF file is converted to float32
+        output_ids=_output_ids(folder),
+        license=_license(folder),
+    )
+
+
+def _assemble(
+    config: Any,
+    generation: Any,
+    tokenizer: Any,
+    *,
+    architecture: str,
+    dtype: str | None,
+    output_ids: list[int] | None = None,
+    license: str | None = None,
+) -> Manifest:
+    from specframe.manifest.architecture import (
+        as_plain,
+        boundaries_identity,
+        dtype_name,
+        model_identity,
+        positions_identity,
+    )
+    from specframe.manifest.probes import template_identity
+    from specframe.manifest.tokens import tokenizer_identity
+
+    quantization = getattr(config, "quantization_config", None)
+    return Manifest(
+        model=model_identity(config, architecture, output_ids),
+        numerics=Numerics(dtype_name(config) or dtype or "float32"),
+        tokenizer=tokenizer_identity(tokenizer) if tokenizer is not None else None,
+        template=template_identity(tokenizer) if tokenizer is not None else Template(),
+        boundaries=boundaries_identity(config, generation, tokenizer),
+        positions=positions_identity(config),
+        weights=Weights(quantization=as_plain(quantization) if quantization else {}),
+        license=license,
+    )
+
+
+def _tokenizer(source: Source) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(**source.arguments)
+    except (OSError, ValueError):  # a model of ids only
+        return None
+
+
+def _stored_dtype(folder: Path) -> str | None:
+    """Return the dtype of the first floating-point tensor, which transformers loads in where none is declared."""
+    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    for file in weight_files(folder):
+        if file.suffix == ".safetensors":
+            with file.open("rb") as stream:
+                header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            stored = (entry.get("dtype") for entry in header.values())
+            return next((names[dtype] for dtype in stored if dtype in names), None)
+    return None
+
+
+def _output_ids(folder: Path | None) -> list[int] | None:
+    if folder is None or not (folder / _OUTPUT_MAP).is_file():
+        return None
+    try:
+        ids = json.loads((folder / _OUTPUT_MAP).read_text(encoding="utf-8"))
+    except ValueError:
+        ids = None
+    if not isinstance(ids, list) or any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+        raise InvalidRequest("model", f"must hold a list of target ids in {_OUTPUT_MAP}", folder.name)
+    return [max(token, -1) for token in ids]
+
+
+def _license(folder: Path | None) -> str | None:
+    card = folder / "README.md" if folder is not None else None
+    if card is None or not card.is_file():
+        return None
+    found = _LICENSE.match(card.read_text(encoding="utf-8", errors="replace"))
+    return found[1] if found else None

@@ -1,0 +1,46 @@
+"""Results that were computed once, in the cache folder; losing them costs time and nothing else.
+
+An entry's name is a digest of its key: no path is written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from specframe.demo import cache_folder
+from specframe.manifest.digest import canonical
+
+
+def remember(kind: str, key: Any, make: Callable[[], Any]) -> Any:
+    """Return the JSON value that was made for this key before, else make it and keep it."""
+    path = cache_folder() / "manifests" / f"{kind}-{hashlib.sha256(canonical(key)).hexdigest()[:40]}.json"
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["sum"] == _sum(kept["value"]):
+            return kept["value"]
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or not whole
+        pass
+    value = make()
+    with contextlib.suppress(OSError):  # a cache folder that cannot be written makes things slow, not wrong
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".making", delete=False, encoding="utf-8") as file:
+            json.dump({"sum": _sum(value), "value": value}, file)
+        os.replace(file.name, path)
+    return value
+
+
+def stamp(file: Path) -> list[Any]:
+    """Return path, size in bytes and time of a file: what a file that was not touched keeps."""
+    status = file.stat()
+    return [str(file.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def _sum(value: Any) -> str:
+    return hashlib.sha256(canonical(value)).hexdigest()

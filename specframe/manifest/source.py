@@ -1,0 +1,79 @@
+"""A model at rest: what a name stands for, and which of its files can be read without its weights."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.metadata import version
+from pathlib import Path
+
+import attrs
+
+from specframe import demo
+from specframe.errors import InvalidRequest
+from specframe.manifest.remember import remember, stamp
+
+_WITHOUT_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "README.md")
+
+
+@attrs.frozen
+class Source:
+    """A model's folder, or a GGUF file that is not converted yet."""
+
+    folder: Path | None = None
+    gguf: Path | None = None
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Arguments of ``from_pretrained`` that read configuration and tokenizer from here."""
+        if self.folder is not None:
+            return {"pretrained_model_name_or_path": str(self.folder)}
+        assert self.gguf is not None
+        return {"pretrained_model_name_or_path": str(self.gguf.parent), "gguf_file": self.gguf.name}
+
+    def converted(self) -> Source:
+        """Return the folder; a GGUF file is converted now, which loads its weights."""
+        return self if self.gguf is None else Source(demo.convert_gguf(self.gguf))
+
+
+def open_source(model: str | Path, *, weights: bool = False) -> Source:
+    """Find a model by name: ``demo``, a folder, a ``.gguf`` file or a model id.
+
+    Of a model id only small files are fetched, unless ``weights`` are asked for; a GGUF file that was not converted before
+    stays as it is. Raises ``InvalidRequest`` for what is not there, ``MissingPackage`` for a demo that is not installed.
+    """
+    name = str(model)
+    path = Path(model)
+    if name == "demo":
+        return _gguf(_demo_file())
+    if name.endswith(".gguf"):
+        return _gguf(path)
+    return Source(path if path.is_dir() else _snapshot(name, weights=weights))
+
+
+def _demo_file() -> Path:
+    spec = importlib.util.find_spec(demo.PACKAGE)
+    folders = spec.submodule_search_locations if spec else None
+    files = [path for folder in folders or () if (path := Path(folder) / demo.GGUF_FILE).is_file()]
+    return files[0] if files else demo.demo_folder()  # which says what is missing
+
+
+def _gguf(path: Path) -> Source:
+    try:
+        key = [stamp(path), demo.CONVERTER, version("transformers")]
+    except OSError as error:
+        raise InvalidRequest("model", "must be a GGUF file that can be read", str(path), str(error.strerror)) from error
+    folder = demo.cache_folder() / remember("gguf", key, lambda: demo._folder_name(path))
+    return Source(folder) if folder.is_dir() else Source(gguf=path)
+
+
+def _snapshot(name: str, *, weights: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = [*_WITHOUT_WEIGHTS, *(("*.safetensors",) if weights else ())]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (OSError, ValueError) as error:
+        way_out = str(error).partition("\n")[0]
+        raise InvalidRequest(
+            "model", "must be 'demo', a model folder, a .gguf file or a model id", name, way_out
+        ) from error
