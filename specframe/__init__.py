@@ -15,6 +15,8 @@ from specframe.errors import (
     CacheFolderError,
     EngineBusy,
     GenerationError,
+    IncompatibleManifest,
+    InvalidManifest,
     InvalidRequest,
     InvalidStrategy,
     MissingPackage,
@@ -33,6 +35,7 @@ from specframe.proposal import (
     Drafter,
     DraftRequest,
     DraftSession,
+    Features,
     Needs,
     Round,
     TargetFacts,
@@ -45,10 +48,11 @@ if TYPE_CHECKING:
     from specframe.engine import Engine, Result, Stream
     from specframe.generation import Piece
     from specframe.loading import load, load_target
+    from specframe.manifest.identity import Manifest
     from specframe.policy import SamplingPolicy
     from specframe.processors import pure
     from specframe.records import DrafterStats, Event, RoundRecord, Stats
-    from specframe.strategy import DrafterUse, Length, Strategy
+    from specframe.strategy import DrafterUse, Identity, Length, Strategy
     from specframe.target import Target, TargetSession, Ticket, Verification
     from specframe.transformers_target import TransformersTarget
 
@@ -58,7 +62,9 @@ _LAZY = {
     "Distribution": "distribution",
     "Engine": "engine",
     "Event": "records",
+    "Identity": "strategy",
     "Length": "strategy",
+    "Manifest": "manifest.identity",
     "Piece": "generation",
     "Result": "engine",
     "RoundRecord": "records",
@@ -99,11 +105,16 @@ __all__ = [
     "Engine",
     "EngineBusy",
     "Event",
+    "Features",
     "GenerationError",
     "Grammar",
+    "Identity",
+    "IncompatibleManifest",
+    "InvalidManifest",
     "InvalidRequest",
     "InvalidStrategy",
     "Length",
+    "Manifest",
     "MissingPackage",
     "Needs",
     "Piece",

@@ -1,4 +1,4 @@
-"""The command line: ``specframe generate`` and ``specframe plugins``.
+"""The command line: ``specframe generate``, ``specframe manifest`` and ``specframe plugins``.
 
 Thin: every command calls the public API and formats what it returns. What a command needs is imported inside it, so that
 ``--help`` and ``plugins`` load no model library.
@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from specframe._version import __version__
 from specframe.errors import GenerationError, InvalidRequest, SpecframeError
+from specframe.manifest import commands as manifest_commands
 
 if TYPE_CHECKING:
     from specframe import Engine, Result, Stats
@@ -38,6 +39,7 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(manifest_commands.app, name="manifest")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ generation arguments, and nothing about rounds.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from specframe.errors import InvalidRequest
 from specframe.policy import SamplingPolicy
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget
+
+_logger = logging.getLogger("specframe")
 
 # transformers' warpers in the pipeline's order, and the policy field that each stands for.
 _WARPERS = (
@@ -95,6 +98,9 @@ class CustomGenerate:
             engine.target.reset()
         if spec_streamer is not None:
             spec_streamer.end()
+        for event in stream.result.events:
+            if not event.drafter:  # a drafter's own are logged where they happen
+                _logger.warning("%s", event.message)
         new_ids = torch.tensor([stream.result.token_ids], dtype=input_ids.dtype, device=input_ids.device)
         sequences: Any = torch.cat((input_ids, new_ids), dim=-1)
         if generation_config.return_dict_in_generate:

@@ -52,21 +52,21 @@ class Drafting:
             except Exception as error:
                 self._switch_off(round_id, name, "commit", error)
 
-    def close(self) -> None:
+    def close(self, round_id: int) -> None:
         """End every session."""
         for name in list(self._sessions):
-            self._close(name)
+            self._close(round_id, name)
 
     def _switch_off(self, round_id: int, name: str, call: str, error: Exception) -> None:
         self._note(round_id, name, call, error)
-        self._close(name)
+        self._close(round_id, name)
 
-    def _close(self, name: str) -> None:
+    def _close(self, round_id: int, name: str) -> None:
         session = self._sessions.pop(name)
         try:
             session.close()
         except Exception as error:
-            self._note(-1, name, "close", error)
+            self._note(round_id, name, "close", error)
 
     def _note(self, round_id: int, name: str, call: str, error: Exception) -> None:
         _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)

@@ -17,15 +17,19 @@ import attrs
 import torch
 
 from specframe import plugins as plugin_loader
-from specframe.errors import EngineBusy, GenerationError, InvalidRequest, TargetError
+from specframe.errors import EngineBusy, GenerationError, IncompatibleManifest, InvalidRequest, TargetError
 from specframe.generation import Generation, Piece, Request
 from specframe.grammar import Grammar
+from specframe.manifest.collector import of_target, weighed_target
+from specframe.manifest.diff import require_equal
+from specframe.manifest.digest import sampling_digest
+from specframe.manifest.identity import Manifest
 from specframe.policy import SamplingPolicy
 from specframe.prompt import Prompt, encode
 from specframe.proposal import Drafter
 from specframe.random import fresh_seed
 from specframe.records import Event, RoundRecord, Stats, summarise
-from specframe.resolve import make_drafters, resolve_strategy
+from specframe.resolve import check_needs, make_drafters, read_pin, resolve_strategy
 from specframe.stop import as_stop_strings
 from specframe.strategy import Strategy
 from specframe.target import Target
@@ -61,8 +65,10 @@ class Engine:
     """Generates from a target with a strategy.
 
     ``drafters`` are used as they are, by name; without drafters of the strategy's own all of them run, in order.
-    ``strategy`` is a name, a ``.toml`` path or a ``Strategy``; ``debug`` checks after every round what the cache stands for.
-    Raises ``UnknownName``, ``InvalidStrategy`` or ``PluginError`` before anything runs.
+    ``strategy`` is a name, a ``.toml`` path or a ``Strategy``; ``debug`` checks after every round what the cache stands for;
+    ``identity`` makes the target's manifest when it is asked for, and tells that the target was compared with the strategy's
+    pin and needs already. Raises ``UnknownName``, ``InvalidStrategy``, ``PluginError`` or ``IncompatibleManifest`` before
+    anything runs.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class Engine:
         *,
         strategy: str | Path | Strategy = "none",
         plugins: plugin_loader.Plugins | None = None,
+        identity: Callable[[], Manifest] | None = None,
         debug: bool = False,
     ) -> None:
         self.target, self._debug = target, debug
@@ -79,11 +86,25 @@ class Engine:
         self.strategy = resolve_strategy(strategy, loaded)
         if self.strategy.disable and plugins is None:
             loaded = plugin_loader.load(self.strategy.disable)
+        self._make_identity, self._identity = identity, None if identity else target.facts.identity
+        self.pin = read_pin(self.strategy)
+        if self.pin is not None and identity is None:
+            self._require_pinned(self.pin)
+        self.draft_identities = check_needs(
+            self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
+        )
         self.drafters = make_drafters(self.strategy, loaded, target.facts, drafters or {})
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._request_ids = itertools.count(1)
         self._lock = threading.Lock()
         self._holder: int | None = None
+
+    @property
+    def identity(self) -> Manifest | None:
+        """The target's manifest, weights included; None for a target that states none. Made when first asked for."""
+        if self._identity is None or self._identity.weights.digest is None:
+            self._identity = self._make_identity() if self._make_identity is not None else weighed_target(self.target)
+        return self._identity
 
     @overload
     def generate(self, prompt: Prompt, *, n: int, **arguments: Any) -> list[Result]: ...
@@ -156,6 +177,11 @@ class Engine:
             raise InvalidRequest("policy", "excludes single policy fields", sorted(fields), "use one of the two")
         policy = policy or SamplingPolicy(**fields)
         policy.check_ids(facts.vocab_size)
+        pinned = self.pin.decoding.sampling if self.pin is not None else None
+        if pinned is not None and sampling_digest(policy) != pinned:
+            raise InvalidRequest(
+                "policy", f"must be the one that the strategy's manifest pins ({pinned})", sampling_digest(policy)
+            )
         if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
             raise InvalidRequest("max_new_tokens", "must be an integer >= 0", max_new_tokens)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
@@ -177,6 +203,21 @@ class Engine:
             log_probs=log_probs,
             criterion=criterion,
         )
+
+    def _require_pinned(self, pin: Manifest) -> None:
+        name = Path(self.strategy.identity.manifest or "").name
+        identity = self.identity
+        if identity is None:
+            raise IncompatibleManifest(
+                f"the strategy pins manifest '{name}', but this target states no identity; set one in its facts"
+            )
+        require_equal(pin, identity, name=name)
+
+    def _strings(self) -> list[str | None] | None:
+        from specframe.manifest.tokens import token_strings
+
+        tokenizer = self.target.facts.tokenizer
+        return token_strings(tokenizer) if tokenizer is not None else None
 
     def _begin(self, request: Request) -> Generation:
         return Generation(

@@ -31,6 +31,21 @@ class InvalidStrategy(SpecframeError, ValueError):
     """A strategy or a drafter's options are not valid."""
 
 
+class InvalidManifest(SpecframeError, ValueError):
+    """A manifest file is not valid: corrupt, cut off, changed by hand, or of a newer format."""
+
+
+class IncompatibleManifest(SpecframeError, ValueError):
+    """A drafter does not fit the target, or a run is not the one that its strategy pins; raised before weights load.
+
+    ``findings`` holds what refuses: ``Finding`` records of rules, or ``Difference`` records of a pin.
+    """
+
+    def __init__(self, message: str, *, findings: Iterable[Any] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(message)
+
+
 class UnknownName(SpecframeError, LookupError):
     """A drafter, grammar or strategy that nothing registers was named."""
 

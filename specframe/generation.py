@@ -116,8 +116,9 @@ class Generation:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What happened beside tokens."""
-        return (*self._events, *(self._drafting.events if self._drafting else ()))
+        """What happened beside tokens, in the order of rounds."""
+        drafters = self._drafting.events if self._drafting is not None else []
+        return tuple(sorted([*self._events, *drafters], key=lambda event: event.round_id))
 
     @torch.inference_mode()
     def step(self) -> Piece:
@@ -137,7 +138,7 @@ class Generation:
     def close(self) -> None:
         """Roll back what is provisional and end the drafters' sessions and the target's."""
         if self._drafting is not None:
-            self._drafting.close()
+            self._drafting.close(len(self.records))
         self._session.close()
 
     def _propose(self) -> Proposal:
@@ -206,8 +207,9 @@ class Generation:
             self._session.check(self._prefix.ids[: len(self._prefix) - num_pending])
         new_ids = tuple(self._prefix.ids[start:])
         limit = self._target.facts.context_limit
-        if limit is not None and self._session.num_committed >= limit:
+        if limit is not None and self._session.num_committed >= limit and not self.is_done:
             self.stopper.end("length")
+            self._events.append(Event(len(self.records), "", f"stopped at the model's context limit of {limit} tokens"))
         if self._drafting is not None and not self.is_done:
             self._drafting.commit(len(self.records), Commit(new_ids, start, len(proposal), verdict.num_accepted))
         return new_ids

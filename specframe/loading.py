@@ -1,12 +1,21 @@
-"""Loading a target by name: the demo, a folder, a hub id or a GGUF file."""
+"""Loading a target by name: the demo, a folder, a hub id or a GGUF file; what does not fit is refused before weights load."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from specframe.engine import Engine
-from specframe.errors import InvalidRequest, InvalidStrategy, UnsupportedModel
+from specframe.errors import IncompatibleManifest, InvalidRequest, InvalidStrategy, UnsupportedModel
+from specframe.manifest.collector import collect, strings_of, with_weights
+from specframe.manifest.diff import WEIGHED, require_equal
+from specframe.manifest.identity import Manifest
+from specframe.manifest.remember import stamp
+from specframe.manifest.source import Source, open_source
+from specframe.manifest.tensors import has_weights, weigh, weight_files
 from specframe.strategy import KERNELS, Strategy
 from specframe.transformers_target import TransformersTarget, check_type
 
@@ -17,11 +26,12 @@ def load(
     """Load a model and return an engine on it.
 
     ``model``: ``demo`` (SmolLM2-135M-Instruct), a folder, a hub id, or a ``.gguf`` file; ``strategy`` as for ``Engine``;
-    ``dtype``: a torch dtype or its name, by default the model's own; ``kernel``: overrides the strategy's. Strategy and
-    model type are checked before weights load.
+    ``dtype``: a torch dtype or its name, by default the model's own; ``kernel``: overrides the strategy's. Strategy, model
+    type, what the drafters need and what the strategy pins are checked before weights load. Raises
+    ``IncompatibleManifest`` where the pair does not fit or the run is not the pinned one.
     """
     from specframe import plugins as plugin_loader
-    from specframe.resolve import resolve_strategy
+    from specframe.resolve import check_needs, has_needs, read_pin, resolve_strategy
 
     plugins = plugin_loader.load()
     resolved = resolve_strategy(strategy, plugins)
@@ -31,11 +41,35 @@ def load(
         )
     for use in resolved.drafters:
         plugins.drafter(use.use)
-    return Engine(load_target(model, dtype=dtype), strategy=resolved)
+    pin = read_pin(resolved)
+
+    def admit(source: Source, identity: Manifest) -> None:
+        check_needs(resolved, plugins, lambda: identity, target_strings=lambda: strings_of(source))
+        if pin is not None:
+            # Weights last: to weigh them takes longer than everything else.
+            require_equal(pin, identity, name=_pin_name(resolved), leave_out=WEIGHED)
+            if pin.weights.digest is not None and source.folder is not None:
+                whole = source.whole().folder
+                assert whole is not None
+                weighed = weigh(weight_files(whole))
+                require_equal(pin, with_weights(identity, weighed), name=_pin_name(resolved))
+
+    target, weigh_later = _load(model, dtype, admit, is_early=pin is not None or has_needs(resolved, plugins))
+    return Engine(target, strategy=resolved, identity=weigh_later)
 
 
 def load_target(model: str | Path, *, dtype: Any = None) -> TransformersTarget:
     """Load a transformers target; see ``load``. Raises ``UnsupportedModel`` for a model that is not a causal one."""
+    return _load(model, dtype, lambda source, identity: None)[0]
+
+
+def _load(
+    model: str | Path, dtype: Any, admit: Callable[[Source, Manifest], None], *, is_early: bool = False
+) -> tuple[TransformersTarget, Callable[[], Manifest]]:
+    """Load a target that ``admit`` does not refuse, and return it with what makes its whole identity.
+
+    ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -45,9 +79,14 @@ def load_target(model: str | Path, *, dtype: Any = None) -> TransformersTarget:
         name, dtype = dtype, getattr(torch, dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise InvalidRequest("dtype", "must name a torch dtype, such as float32 or bfloat16", name)
+    dtype_name = str(dtype).removeprefix("torch.") if dtype is not None else None
     if str(model) == "demo":
+        if is_early:
+            _admit_gguf(open_source("demo"), dtype_name, admit)
         folder: str | Path = demo.demo_folder()
     elif str(model).endswith(".gguf"):
+        if is_early:
+            _admit_gguf(open_source(model), dtype_name, admit)
         folder = demo.convert_gguf(Path(model))
     else:
         folder = model
@@ -60,11 +99,40 @@ def load_target(model: str | Path, *, dtype: Any = None) -> TransformersTarget:
         ) from error
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnsupportedModel(f"a model of type '{config.model_type}' is not a causal language model")
-    check_type(AutoModelForCausalLM._model_mapping[type(config)], config)
+    kind: Any = AutoModelForCausalLM._model_mapping[type(config)]
+    check_type(kind, config)
+    source = open_source(folder)
+    identity = collect(source, dtype=dtype_name)
+    admit(source, identity)
     with demo.quiet_unless_terminal():
         weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype or "auto")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError):  # a folder without a tokenizer serves token ids
         tokenizer = None
-    return TransformersTarget(weights.eval(), tokenizer)
+    target = TransformersTarget(weights.eval(), tokenizer)
+    target.facts = attrs.evolve(target.facts, identity=identity)
+    return target, _weigh_later(source.whole(), identity)
+
+
+def _admit_gguf(source: Source, dtype: str | None, admit: Callable[[Source, Manifest], None]) -> None:
+    if source.gguf is not None:  # not converted yet; its metadata tell what its weights would be refused for
+        admit(source, collect(source, dtype=dtype))
+
+
+def _weigh_later(source: Source, identity: Manifest) -> Callable[[], Manifest]:
+    """Return what weighs the files that were loaded; files that changed since are not what runs."""
+    assert source.folder is not None
+    files = weight_files(source.folder) if has_weights(source.folder) else []
+    stamps = [stamp(file) for file in files]
+
+    def whole() -> Manifest:
+        if [stamp(file) for file in files] != stamps:
+            raise IncompatibleManifest("the model's weight files changed after it was loaded; load it again")
+        return with_weights(identity, weigh(files)) if files else identity
+
+    return whole
+
+
+def _pin_name(strategy: Strategy) -> str:
+    return Path(strategy.identity.manifest or "").name

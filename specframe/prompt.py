@@ -37,7 +37,7 @@ def _to_ids(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
         return tuple(_tokenizer(facts)(prompt)["input_ids"])
     if hasattr(prompt, "tolist"):  # a tensor or an array
         prompt = prompt.tolist()
-    if not isinstance(prompt, Sequence):
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise InvalidRequest("prompt", "must be a text, token ids or chat messages", prompt)
     if prompt and isinstance(prompt[0], Mapping):
         return _render(prompt, facts)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from specframe.distribution import Distribution
     from specframe.grammar import Grammar
+    from specframe.manifest.identity import Manifest
     from specframe.policy import SamplingPolicy
 
     Law = Distribution | None
@@ -26,17 +27,34 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
+class Features:
+    """The hidden states that a drafter's heads were made for; None or empty leaves a part open.
+
+    ``hidden_size``: their width; ``layers``: which, 0 being the embeddings and n the output of layer n; ``weights``: the
+    weights digest, from its manifest, of the target that the heads were trained on.
+    """
+
+    hidden_size: int | None = None
+    layers: tuple[int, ...] = ()
+    weights: str | None = None
+
+
+@attrs.frozen
 class Needs:
-    """What a drafter needs of a target; checked before its factory runs.
+    """What a drafter needs of a target; checked before its factory runs, and before a target that is named loads.
 
     ``tokenizer``: ``none`` (works on any ids), ``same``, ``reduced`` (a declared subset of the ids) or ``bytes``.
-    ``draws``: it calls ``draw`` or ``draw_rows``; a drafter that only offers may say False.
+    ``draws``: it calls ``draw`` or ``draw_rows``; a drafter that only offers may say False. ``model``: the name of the
+    option that names the drafter's own model, whose manifest is then compared with the target's. ``features``: the hidden
+    states that it reads.
     """
 
     tokenizer: Literal["none", "same", "reduced", "bytes"] = attrs.field(
         default="none", validator=attrs.validators.in_(("none", "same", "reduced", "bytes"))
     )
     draws: bool = False
+    model: str | None = None
+    features: Features | None = None
 
 
 @attrs.frozen
@@ -45,7 +63,8 @@ class TargetFacts:
 
     ``vocab_size``: width of its logits; ``stop_ids``: its end-of-sequence ids; ``context_limit``: tokens, or None;
     ``speculation_limit``: the length past which rows of one call depend on each other (length-dependent RoPE), or None;
-    ``dtype`` and ``device`` as torch spells them; ``tokenizer``: the transformers tokenizer, or None.
+    ``dtype`` and ``device`` as torch spells them; ``tokenizer``: the transformers tokenizer, or None; ``identity``: the
+    compatibility manifest, or None where it was not made.
     """
 
     vocab_size: int
@@ -55,6 +74,7 @@ class TargetFacts:
     dtype: str = "float32"
     device: str = "cpu"
     tokenizer: Any = attrs.field(default=None, repr=False)
+    identity: Manifest | None = attrs.field(default=None, repr=False)
 
 
 @attrs.frozen

@@ -1,12 +1,19 @@
-"""From names to things: a strategy by name, and a strategy's drafters from plugins."""
+"""From names to things: a strategy by name, its pinned manifest, and its drafters from plugins, once they fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from specframe.errors import PluginError, UnknownName
-from specframe.plugins import Plugins
+from specframe.errors import IncompatibleManifest, InvalidStrategy, PluginError, UnknownName
+from specframe.manifest.report import Strings, check
+from specframe.manifest.collector import collect, strings_of
+from specframe.manifest.file import read
+from specframe.manifest.identity import Manifest
+from specframe.manifest.source import open_source
+from specframe.plugins import DrafterEntry, Plugins
 from specframe.proposal import Drafter, TargetFacts
 from specframe.strategy import DrafterUse, Strategy, shipped, structure
 
@@ -32,6 +39,88 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
         known.__notes__ = list(getattr(error, "__notes__", ()))
         raise known from None
     return Strategy(name=strategy, drafters=(DrafterUse(strategy),))
+
+
+def read_pin(strategy: Strategy) -> Manifest | None:
+    """Return the manifest that a strategy pins, or None. Raises ``InvalidManifest``."""
+    return read(strategy.identity.manifest) if strategy.identity.manifest is not None else None
+
+
+def has_needs(strategy: Strategy, plugins: Plugins, given: Mapping[str, Drafter] = {}) -> bool:
+    """Tell whether a drafter that will be made needs anything of the target."""
+    entries = [plugins.drafter(use.use) for use in strategy.drafters if use.use not in given]
+    return any(entry.needs.tokenizer != "none" or entry.needs.features is not None for entry in entries)
+
+
+def check_needs(
+    strategy: Strategy,
+    plugins: Plugins,
+    target: Callable[[], Manifest | None],
+    *,
+    given: Mapping[str, Drafter] = {},
+    target_strings: Strings = lambda: None,
+) -> dict[str, Manifest]:
+    """Compare the target with what a strategy's drafters need of it; return the manifests of the drafters' own models.
+
+    ``target`` is asked only if a drafter needs something; drafters that are ``given`` are not checked. No weights are read.
+    Raises ``IncompatibleManifest`` with the first reason and the way out.
+    """
+    found: dict[str, Manifest] = {}
+    for use in strategy.drafters:
+        if use.use in given:
+            continue
+        entry = plugins.drafter(use.use)
+        needs = entry.needs
+        name = _model_name(use, entry)
+        kinds: list[str] = [needs.tokenizer] if name is not None and needs.tokenizer != "none" else []
+        if needs.features is not None:
+            kinds.append("features")
+        if not kinds:
+            continue
+        identity = target()
+        if identity is None:
+            raise IncompatibleManifest(
+                f"drafter '{use.use}' needs a target whose tokenizer and configuration can be compared; this one states "
+                "no identity; set one in its facts"
+            )
+        source = open_source(name) if name is not None else None
+        draft_strings: Strings = partial(strings_of, source) if source is not None else lambda: None
+        if source is not None:
+            found[use.use] = collect(source)
+        for kind in kinds:
+            report = check(
+                identity,
+                found.get(use.use),
+                kind,
+                declared=_declared(entry),
+                target_strings=target_strings,
+                draft_strings=draft_strings,
+            )
+            report.require(f"drafter '{use.use}'")
+    return found
+
+
+def _model_name(use: DrafterUse, entry: DrafterEntry) -> str | None:
+    """Return the name of a drafter's own model, from its options."""
+    if entry.needs.model is None:
+        return None
+    options = structure(use.options, entry.options, f"options of drafter '{use.use}'")
+    name = getattr(options, entry.needs.model, None)
+    if name is not None and not isinstance(name, str | Path):
+        raise InvalidStrategy(f"options of drafter '{use.use}': '{entry.needs.model}' must name a model (got {name!r})")
+    return str(name) if name is not None else None
+
+
+def _declared(entry: DrafterEntry) -> dict[str, Any]:
+    features = entry.needs.features
+    if features is None:
+        return {}
+    fields = {
+        "features.hidden_size": features.hidden_size,
+        "features.last_layer": max(features.layers, default=None),
+        "features.weights": features.weights,
+    }
+    return {path: value for path, value in fields.items() if value is not None}
 
 
 def make_drafters(

@@ -54,16 +54,11 @@ class DrafterUse:
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-def _not_yet(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None:
-        raise InvalidStrategy(f"'identity.{attribute.name}' is not in this version (got {value!r}); leave it out")
-
-
 @attrs.frozen
 class Identity:
-    """The compatibility manifest that a run is pinned to."""
+    """The compatibility manifest that a run is pinned to: a path, in a strategy file relative to that file."""
 
-    manifest: str | None = attrs.field(default=None, validator=_not_yet)
+    manifest: str | None = None
 
 
 @attrs.frozen
@@ -94,7 +89,10 @@ class Strategy:
             raise InvalidStrategy(f"strategy file '{path.name}' cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidStrategy(f"strategy file '{path.name}' is not valid TOML: {error}") from error
-        return structure({"name": path.stem, **data}, cls, f"strategy file '{path.name}'")
+        strategy = structure({"name": path.stem, **data}, cls, f"strategy file '{path.name}'")
+        if strategy.identity.manifest is None:
+            return strategy
+        return attrs.evolve(strategy, identity=Identity(str(path.parent / strategy.identity.manifest)))
 
 
 def structure(data: Mapping[str, Any], cls: type[T], where: str) -> T:

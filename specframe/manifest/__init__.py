@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.manifest.check import Finding, Report, check
-    from specframe.manifest.collect import collect, of_target
+    from specframe.manifest.report import Finding, Report, check
+    from specframe.manifest.collector import collect, of_target
     from specframe.manifest.diff import Difference, compare, require_equal
     from specframe.manifest.digest import COVERS, grammar_digest, sampling_digest
     from specframe.manifest.file import dumps, loads, read, write
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 _LAZY = {
     "COVERS": "digest",
     "Difference": "diff",
-    "Finding": "check",
+    "Finding": "report",
     "Manifest": "identity",
     "RULES": "rules",
-    "Report": "check",
+    "Report": "report",
     "Rule": "rules",
     "Source": "source",
-    "check": "check",
-    "collect": "collect",
+    "check": "report",
+    "collect": "collector",
     "compare": "diff",
     "dumps": "file",
     "grammar_digest": "digest",
     "loads": "file",
-    "of_target": "collect",
+    "of_target": "collector",
     "open_source": "source",
     "read": "file",
     "require_equal": "diff",

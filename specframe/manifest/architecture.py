@@ -15,17 +15,56 @@ from specframe.manifest.identity import Boundaries, Model, OutputMap, Positions
 
 # What a configuration says that no forward reads: provenance, output switches, training.
 _NOISE = frozenset(
-    "architectures auto_map chunk_size_feed_forward dtype torch_dtype finetuning_task gradient_checkpointing id2label "
-    "initializer_factor initializer_range is_encoder_decoder label2id model_type name_or_path num_labels "
-    "output_attentions output_hidden_states problem_type return_dict task_specific_params tokenizer_class "
-    "transformers_version use_cache use_return_dict".split()
+    (
+        "architectures",
+        "auto_map",
+        "chunk_size_feed_forward",
+        "dtype",
+        "torch_dtype",
+        "finetuning_task",
+        "gradient_checkpointing",
+        "id2label",
+        "initializer_factor",
+        "initializer_range",
+        "is_encoder_decoder",
+        "label2id",
+        "model_type",
+        "name_or_path",
+        "num_labels",
+        "output_attentions",
+        "output_hidden_states",
+        "problem_type",
+        "return_dict",
+        "task_specific_params",
+        "tokenizer_class",
+        "transformers_version",
+        "use_cache",
+        "use_return_dict",
+    )
 )
 _TRAINING_SUFFIXES = ("dropout", "pdrop", "drop_rate", "_loss_coef")
 # What has a field of its own.
 _PLACED = frozenset(
-    "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id vocab_size hidden_size "
-    "num_hidden_layers max_position_embeddings rope_parameters rope_scaling rope_theta sliding_window layer_types "
-    "tie_word_embeddings quantization_config".split()
+    (
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "unk_token_id",
+        "sep_token_id",
+        "cls_token_id",
+        "mask_token_id",
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "max_position_embeddings",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "sliding_window",
+        "layer_types",
+        "tie_word_embeddings",
+        "quantization_config",
+    )
 )
 
 

@@ -30,7 +30,9 @@ def remember(kind: str, key: Any, make: Callable[[], Any]) -> Any:
     value = make()
     with contextlib.suppress(OSError):  # a cache folder that cannot be written makes things slow, not wrong
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".making", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".making", delete=False, encoding="utf-8"
+        ) as file:
             json.dump({"sum": _sum(value), "value": value}, file)
         os.replace(file.name, path)
     return value

@@ -17,10 +17,11 @@ _WITHOUT_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "READ
 
 @attrs.frozen
 class Source:
-    """A model's folder, or a GGUF file that is not converted yet."""
+    """A model's folder, or a GGUF file that is not converted yet; ``hub``: the model id of a folder that was fetched."""
 
     folder: Path | None = None
     gguf: Path | None = None
+    hub: str | None = None
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -30,16 +31,18 @@ class Source:
         assert self.gguf is not None
         return {"pretrained_model_name_or_path": str(self.gguf.parent), "gguf_file": self.gguf.name}
 
-    def converted(self) -> Source:
-        """Return the folder; a GGUF file is converted now, which loads its weights."""
-        return self if self.gguf is None else Source(demo.convert_gguf(self.gguf))
+    def whole(self) -> Source:
+        """Return the folder with its weights: a GGUF file is converted now, weights of a model id are fetched."""
+        if self.gguf is not None:
+            return Source(demo.convert_gguf(self.gguf))
+        return Source(_snapshot(self.hub, weights=True)) if self.hub is not None else self
 
 
-def open_source(model: str | Path, *, weights: bool = False) -> Source:
+def open_source(model: str | Path) -> Source:
     """Find a model by name: ``demo``, a folder, a ``.gguf`` file or a model id.
 
-    Of a model id only small files are fetched, unless ``weights`` are asked for; a GGUF file that was not converted before
-    stays as it is. Raises ``InvalidRequest`` for what is not there, ``MissingPackage`` for a demo that is not installed.
+    Of a model id only small files are fetched; a GGUF file that was not converted before stays as it is. Raises
+    ``InvalidRequest`` for what is not there, ``MissingPackage`` for a demo that is not installed.
     """
     name = str(model)
     path = Path(model)
@@ -47,7 +50,7 @@ def open_source(model: str | Path, *, weights: bool = False) -> Source:
         return _gguf(_demo_file())
     if name.endswith(".gguf"):
         return _gguf(path)
-    return Source(path if path.is_dir() else _snapshot(name, weights=weights))
+    return Source(path) if path.is_dir() else Source(_snapshot(name, weights=False), hub=name)
 
 
 def _demo_file() -> Path:
@@ -69,7 +72,7 @@ def _gguf(path: Path) -> Source:
 def _snapshot(name: str, *, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = [*_WITHOUT_WEIGHTS, *(("*.safetensors",) if weights else ())]
+    patterns = [*_WITHOUT_WEIGHTS, *(("*.safetensors", "*.bin") if weights else ())]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (OSError, ValueError) as error:

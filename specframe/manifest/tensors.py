@@ -44,6 +44,12 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
+def has_weights(folder: Path) -> bool:
+    """Tell whether all weight files of a folder are there."""
+    files = weight_files(folder)
+    return bool(files) and all(file.is_file() for file in files)
+
+
 def weigh(files: Iterable[Path]) -> Weighed:
     """Return the digest of weight files; computed once for files of the same path, size and time."""
     files = list(files)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specframe.manifest.digest import canonical, digest
+from specframe.manifest.digest import digest
 from specframe.manifest.identity import Tokenizer
 from specframe.text import TokenBytes
 
@@ -29,18 +29,20 @@ def tokenizer_identity(tokenizer: Any) -> Tokenizer:
     vocabulary = model.pop("vocab", None)
     if model.get("type") == "Unigram":  # its vocabulary is a list of [string, score] by id
         model["scores"] = [score for _, score in vocabulary or ()]
+    if "merges" in model:
+        model["merges"] = _packed(model["merges"])
     unknown = {key: value for key in _UNKNOWN if (value := model.pop(key, None)) is not None}
     if unknown.get("unk_id") is None and unknown.get("unk_token") in (known := tokenizer.get_vocab()):
         unknown["unk_id"] = known[unknown["unk_token"]]
     byte_fallback = bool(model.pop("byte_fallback", False))
     fields: dict[str, Any] = {
         "size": len(strings),
-        "vocabulary": digest("vocabulary-v1", strings),
+        "vocabulary": digest("vocabulary-v1", _packed(strings)),
         "vocabulary_blocks": "".join(
-            hashlib.sha256(canonical(strings[start : start + BLOCK])).hexdigest()[:8]
+            hashlib.sha256(_packed(strings[start : start + BLOCK]).encode()).hexdigest()[:8]
             for start in range(0, len(strings), BLOCK)
         ),
-        "token_bytes": digest("token-bytes-v1", _bytes(tokenizer, len(strings))),
+        "token_bytes": digest("token-bytes-v1", _packed(_bytes(tokenizer, len(strings)))),
         "added_tokens": digest("added-tokens-v1", added),
         "model": str(model.get("type", type(tokenizer).__name__)),
         "segmentation": digest("segmentation-v1", model),
@@ -69,9 +71,9 @@ def token_strings(tokenizer: Any) -> list[str | None]:
 def first_difference(ours: Sequence[str | None], theirs: Sequence[str | None]) -> tuple[int, str | None, str | None]:
     """Return the first id that stands for different strings, and both strings; the lists differ."""
     for token in range(max(len(ours), len(theirs))):
-        pair = tuple(strings[token] if token < len(strings) else None for strings in (ours, theirs))
-        if pair[0] != pair[1]:
-            return token, *pair
+        first, second = (strings[token] if token < len(strings) else None for strings in (ours, theirs))
+        if first != second:
+            return token, first, second
     raise ValueError("the vocabularies do not differ")
 
 
@@ -80,6 +82,11 @@ def first_block(ours: str, theirs: str) -> tuple[int, int]:
     length = max(len(ours), len(theirs))
     index = next(i for i in range(0, length, 8) if ours[i : i + 8] != theirs[i : i + 8]) // 8
     return index * BLOCK, (index + 1) * BLOCK - 1
+
+
+def _packed(items: Sequence[Any]) -> str:
+    """Return strings, or lists of them, as one: the canonical form of so many takes a second."""
+    return json.dumps(items, separators=(",", ":"))
 
 
 def _bytes(tokenizer: Any, size: int) -> list[str]:

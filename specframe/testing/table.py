@@ -131,7 +131,7 @@ class TableSession:
             shared += 1
         self._check_fed(prompt_ids[shared:], shared)
         del cached[shared:]
-        logits = self._feed("prefill", prompt_ids[shared:], num_rows=1)
+        logits = self._feed(ticket, "prefill", prompt_ids[shared:], num_rows=1)
         self._is_prefilled, self.num_provisional = True, 0
         return Verification(logits)
 
@@ -144,7 +144,7 @@ class TableSession:
             raise CacheError(f"verify_linear was called with {self.num_provisional} provisional ids not yet committed")
         fed = [pending, *proposal]
         self._check_fed(fed, len(self._target.cached_ids))
-        return Verification(self._feed("verify", fed, num_rows=len(fed)))
+        return Verification(self._feed(ticket, "verify", fed, num_rows=len(fed)))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` provisional ids and drop the rest."""
@@ -177,7 +177,7 @@ class TableSession:
         self._roll_back()
         self._target.calls.append(Call("close"))
 
-    def _feed(self, kind: str, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
+    def _feed(self, ticket: Ticket, kind: str, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
         target = self._target
         start = len(target.cached_ids)
         target.calls.append(Call(kind, tuple(ids), tuple(range(start, start + len(ids)))))
@@ -189,7 +189,7 @@ class TableSession:
             return torch.stack([target.row(target.cached_ids[: end - i]) for i in reversed(range(num_rows))])
         except Exception as error:
             self._roll_back()
-            raise TargetError(f"the table target's forward failed: {error}") from error
+            raise TargetError(f"the table target's forward failed: {error}", round_id=ticket.round_id) from error
 
     def _roll_back(self) -> None:
         cached = self._target.cached_ids

@@ -17,7 +17,7 @@ from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
 from specframe.manifest.remember import remember, stamp
 from specframe.manifest.source import Source
-from specframe.manifest.tensors import ADAPTER_CONFIG, Weighed, adapter_digest, weigh, weight_files
+from specframe.manifest.tensors import ADAPTER_CONFIG, Weighed, adapter_digest, has_weights, weigh, weight_files
 
 if TYPE_CHECKING:
     from specframe.target import Target
@@ -46,7 +46,7 @@ def collect(
     cannot be read.
     """
     if weights:
-        source = source.converted()
+        source = source.whole()
     manifest = _remembered(source)
     folder = source.folder
     chain = [*([folder] if folder is not None and (folder / ADAPTER_CONFIG).is_file() else []), *map(Path, adapters)]
@@ -59,10 +59,9 @@ def collect(
     )
     if not weights or folder is None:
         return manifest
-    files = weight_files(folder)
-    if not files:
-        raise InvalidRequest("model", "must hold weights", folder.name, "only its configuration is there")
-    return with_weights(manifest, weigh(files))
+    if not has_weights(folder):
+        raise InvalidRequest("model", "must hold all its weight files", str(folder))
+    return with_weights(manifest, weigh(weight_files(folder)))
 
 
 def with_weights(manifest: Manifest, weighed: Weighed) -> Manifest:
@@ -89,6 +88,17 @@ def of_target(target: Target) -> Manifest | None:
     )
 
 
+def weighed_target(target: Target) -> Manifest | None:
+    """Return a target's manifest with its weights: of a transformers model the tensors that are loaded."""
+    from specframe.manifest.tensors import weigh_loaded
+    from specframe.transformers_target import TransformersTarget
+
+    manifest = of_target(target)
+    if manifest is None or manifest.weights.digest is not None or not isinstance(target, TransformersTarget):
+        return manifest
+    return with_weights(manifest, weigh_loaded(target.model))
+
+
 def strings_of(source: Source) -> list[str | None] | None:
     """Return the string of every id of a model's tokenizer, or None without one."""
     from specframe.manifest.tokens import token_strings
@@ -98,7 +108,7 @@ def strings_of(source: Source) -> list[str | None] | None:
 
 
 def _remembered(source: Source) -> Manifest:
-    files = weight_files(source.folder) if source.folder is not None else []
+    files = weight_files(source.folder) if source.folder is not None and has_weights(source.folder) else []
     key = [COLLECTOR, version("transformers"), version("tokenizers"), _fingerprint(source), [stamp(f) for f in files]]
     kept = remember("identity", key, lambda: to_plain(_collect(source)))
     try:
@@ -124,6 +134,8 @@ def _collect(source: Source) -> Manifest:
     from transformers import AutoConfig, GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    from specframe.manifest.architecture import dtype_name
+
     shown = str(source.folder or source.gguf)
     try:
         config = AutoConfig.from_pretrained(**source.arguments)
@@ -142,7 +154,7 @@ def _collect(source: Source) -> Manifest:
         generation,
         _tokenizer(source),
         architecture=str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, named[0])),
-        dtype=_stored_dtype(folder) if folder is not None else "float32",  # a GGUF file is converted to float32
+        dtype=dtype_name(config) or (_stored_dtype(folder) if folder is not None else None) or "float32",
         output_ids=_output_ids(folder),
         license=_license(folder),
     )
@@ -154,14 +166,13 @@ def _assemble(
     tokenizer: Any,
     *,
     architecture: str,
-    dtype: str | None,
+    dtype: str,
     output_ids: list[int] | None = None,
     license: str | None = None,
 ) -> Manifest:
     from specframe.manifest.architecture import (
         as_plain,
         boundaries_identity,
-        dtype_name,
         model_identity,
         positions_identity,
     )
@@ -171,7 +182,7 @@ def _assemble(
     quantization = getattr(config, "quantization_config", None)
     return Manifest(
         model=model_identity(config, architecture, output_ids),
-        numerics=Numerics(dtype_name(config) or dtype or "float32"),
+        numerics=Numerics(dtype),
         tokenizer=tokenizer_identity(tokenizer) if tokenizer is not None else None,
         template=template_identity(tokenizer) if tokenizer is not None else Template(),
         boundaries=boundaries_identity(config, generation, tokenizer),
@@ -194,7 +205,7 @@ def _stored_dtype(folder: Path) -> str | None:
     """Return the dtype of the first floating-point tensor, which transformers loads in where none is declared."""
     names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
     for file in weight_files(folder):
-        if file.suffix == ".safetensors":
+        if file.suffix == ".safetensors" and file.is_file():
             with file.open("rb") as stream:
                 header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
             stored = (entry.get("dtype") for entry in header.values())
