@@ -101,20 +101,22 @@ def weighed_target(target: Target) -> Manifest | None:
 
 def strings_of(source: Source) -> list[str | None] | None:
     """Return the string of every id of a model's tokenizer, or None without one."""
-    from specframe.manifest.tokens import token_strings
-
-    tokenizer = _tokenizer(source)
-    return None if tokenizer is None else token_strings(tokenizer)
+    strings: list[str | None] | None = remember("strings", _key(source), lambda: _strings(_tokenizer(source)))
+    return strings
 
 
 def _remembered(source: Source) -> Manifest:
-    files = weight_files(source.folder) if source.folder is not None and has_weights(source.folder) else []
-    key = [COLLECTOR, version("transformers"), version("tokenizers"), _fingerprint(source), [stamp(f) for f in files]]
-    kept = remember("identity", key, lambda: to_plain(_collect(source)))
+    kept = remember("identity", _key(source), lambda: to_plain(_collect(source)))
     try:
         return from_plain(dict(kept), "kept manifest")
     except InvalidManifest:  # kept by another version of this code
         return _collect(source)
+
+
+def _key(source: Source) -> list[Any]:
+    """Return what the cheap parts depend on; weight files are among it where a dtype is read off them."""
+    files = weight_files(source.folder) if source.folder is not None and has_weights(source.folder) else []
+    return [COLLECTOR, version("transformers"), version("tokenizers"), _fingerprint(source), list(map(stamp, files))]
 
 
 def _fingerprint(source: Source) -> Any:
@@ -148,11 +150,14 @@ def _collect(source: Source) -> Manifest:
         generation = GenerationConfig.from_pretrained(folder)
     else:
         generation = GenerationConfig.from_model_config(config)
+    tokenizer = _tokenizer(source)
+    if source.gguf is not None:  # reading it takes long: what explains a refusal is kept now
+        remember("strings", _key(source), lambda: _strings(tokenizer))
     named = getattr(config, "architectures", None) or ["unknown"]
     return _assemble(
         config,
         generation,
-        _tokenizer(source),
+        tokenizer,
         architecture=str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, named[0])),
         dtype=dtype_name(config) or (_stored_dtype(folder) if folder is not None else None) or "float32",
         output_ids=_output_ids(folder),
@@ -199,6 +204,12 @@ def _tokenizer(source: Source) -> Any:
         return AutoTokenizer.from_pretrained(**source.arguments)
     except (OSError, ValueError):  # a model of ids only
         return None
+
+
+def _strings(tokenizer: Any) -> list[str | None] | None:
+    from specframe.manifest.tokens import token_strings
+
+    return None if tokenizer is None else token_strings(tokenizer)
 
 
 def _stored_dtype(folder: Path) -> str | None:

@@ -16,6 +16,7 @@ from specframe.manifest.rules import KINDS, RULES, Rule
 
 Verdict = Literal["fits", "refuse", "slower", "note"]
 Strings = Callable[[], Sequence[str | None] | None]
+_NUM_LISTED = 3  # fields of a table that are shown
 ORDER: tuple[Verdict, ...] = ("fits", "note", "slower", "refuse")
 
 
@@ -117,8 +118,9 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _listed(table: Mapping[str, Any], paths: Sequence[str]) -> str | None:
-    return ", ".join(f"{path} {shorten(table.get(path))}" for path in paths)
+def _listed(table: Mapping[str, Any], paths: Sequence[str]) -> str:
+    told = [f"{path} {shorten(table.get(path)) or '-'}" for path in paths[:_NUM_LISTED]]
+    return ", ".join(told) + (f" and {len(paths) - _NUM_LISTED} more" if len(paths) > _NUM_LISTED else "")
 
 
 def _under(fields: Mapping[str, Any], path: str) -> Any:
@@ -162,7 +164,7 @@ def shorten(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, dict):
-        return ", ".join(f"{path} {shorten(item)}" for path, item in sorted(value.items()))
+        return _listed(value, sorted(value))
     if isinstance(value, str):
         scheme, mark, digits = value.partition(":sha256:")
         return f"{scheme}:{digits[:12]}" if mark else value
