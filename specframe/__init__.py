@@ -15,6 +15,7 @@ from specframe.errors import (
     CacheFolderError,
     EngineBusy,
     GenerationError,
+    GrammarError,
     IncompatibleManifest,
     InvalidManifest,
     InvalidRequest,
@@ -24,6 +25,7 @@ from specframe.errors import (
     ProposalError,
     SpecframeError,
     StaleEpoch,
+    StreamNotFinished,
     TargetError,
     UnknownName,
     UnsupportedModel,
@@ -45,18 +47,21 @@ from specframe.proposal import (
 if TYPE_CHECKING:
     from specframe.custom_generate import as_custom_generate
     from specframe.distribution import Distribution
-    from specframe.engine import Engine, Result, Stream
+    from specframe.engine import Engine
     from specframe.generation import Piece
     from specframe.loading import load, load_target
     from specframe.manifest.identity import Manifest
     from specframe.policy import SamplingPolicy
     from specframe.processors import pure
     from specframe.records import DrafterStats, Event, RoundRecord, Stats
+    from specframe.request import Arguments
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
+    from specframe.stream import Result, Stream
     from specframe.target import Target, TargetSession, Ticket, Verification
     from specframe.transformers_target import TransformersTarget
 
 _LAZY = {
+    "Arguments": "request",
     "DrafterStats": "records",
     "DrafterUse": "strategy",
     "Distribution": "distribution",
@@ -66,12 +71,12 @@ _LAZY = {
     "Length": "strategy",
     "Manifest": "manifest.identity",
     "Piece": "generation",
-    "Result": "engine",
+    "Result": "stream",
     "RoundRecord": "records",
     "SamplingPolicy": "policy",
     "Stats": "records",
     "Strategy": "strategy",
-    "Stream": "engine",
+    "Stream": "stream",
     "Target": "target",
     "TargetSession": "target",
     "Ticket": "target",
@@ -93,6 +98,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Arguments",
     "CacheError",
     "CacheFolderError",
     "Commit",
@@ -108,6 +114,7 @@ __all__ = [
     "Features",
     "GenerationError",
     "Grammar",
+    "GrammarError",
     "Identity",
     "IncompatibleManifest",
     "InvalidManifest",
@@ -129,6 +136,7 @@ __all__ = [
     "Stats",
     "Strategy",
     "Stream",
+    "StreamNotFinished",
     "Target",
     "TargetError",
     "TargetFacts",

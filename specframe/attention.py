@@ -6,9 +6,11 @@ same result from the cache's views; everything else is the library's own functio
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeGuard
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -50,6 +52,8 @@ def attention(
     return mixed.transpose(1, 2).contiguous(), None
 
 
+_locks: WeakKeyDictionary[PreTrainedModel, threading.Lock] = WeakKeyDictionary()
+
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
@@ -57,23 +61,24 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 class AttentionSwap:
     """Lets a model use ``attention`` inside a ``with`` block, where it would use transformers' SDPA; else changes nothing.
 
-    The model's configuration is the caller's, so it is put back after every forward.
+    The model's configuration is the caller's, so it is put back after every forward; two engines on one model take turns.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         configs = [getattr(module, "config", None) for module in model.modules()]
-        self._configs = list({id(config): config for config in configs if _is_sdpa(config)}.values())
+        self._configs = list(
+            {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values()
+        )
+        self._lock = _locks.setdefault(model, threading.Lock())
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        try:
-            for config in self._configs:
-                config._attn_implementation_internal = NAME
-            yield
-        finally:
-            for config in self._configs:
-                config._attn_implementation_internal = "sdpa"
-
-
-def _is_sdpa(config: object) -> TypeGuard[PreTrainedConfig]:
-    return isinstance(config, PreTrainedConfig) and config._attn_implementation == "sdpa"
+        with self._lock:
+            swapped = [config for config in self._configs if config._attn_implementation_internal == "sdpa"]
+            try:
+                for config in swapped:
+                    config._attn_implementation_internal = NAME
+                yield
+            finally:
+                for config in swapped:
+                    config._attn_implementation_internal = "sdpa"

@@ -105,10 +105,7 @@ class TransactionalCache(Cache):
         """Cut committed ids back to ``length``, between transactions."""
         if self._owner is not None:
             raise CacheError("truncate works between transactions only; inside one use rollback_to")
-        if not 0 <= length <= self.num_committed:
-            raise CacheError(f"truncate takes a length in [0, {self.num_committed}], the committed ids (got {length})")
-        self._cut(length)
-        self.num_committed = length
+        self._cut_committed(length)
 
     def reserve(self, num_tokens: int) -> None:
         """Make the buffers hold ``num_tokens`` positions from their next growth on."""
@@ -132,6 +129,12 @@ class TransactionalCache(Cache):
                     f"layer {index} holds {layer.length} positions, the cache stands for {len(self.ids)} ids"
                 )
 
+    def _cut_committed(self, length: int) -> None:
+        if not 0 <= length <= self.num_committed:
+            raise CacheError(f"the length must be in [0, {self.num_committed}], the committed ids (got {length})")
+        self._cut(length)
+        self.num_committed = length
+
     def _cut(self, length: int) -> None:
         del self.ids[length:]
         for layer in self._buffers:
@@ -142,11 +145,21 @@ class Transaction:
     """The right to change a cache, from ``begin`` to ``finalize``. Misuse raises ``CacheError`` and changes nothing."""
 
     def __init__(self, cache: TransactionalCache) -> None:
-        self._cache = cache
+        self._cache, self._is_fresh = cache, True
+
+    def cut_to(self, length: int) -> None:
+        """Cut committed ids back to a prefix to begin with; not possible any more once something was appended."""
+        cache = self._check_owner()
+        if not self._is_fresh:
+            raise CacheError(
+                "cut_to comes before the first append; nothing below the committed length is touched after"
+            )
+        cache._cut_committed(length)
 
     def append_provisional(self, ids: Sequence[int]) -> None:
         """Announce the ids whose KV the next forward writes."""
         self._check_owner().ids.extend(ids)
+        self._is_fresh = False
 
     def commit_prefix(self, num_tokens: int) -> None:
         """Make the first ``num_tokens`` provisional ids authoritative."""

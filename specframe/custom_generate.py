@@ -39,6 +39,10 @@ _WARPERS = (
     (library.TypicalLogitsWarper, "typical_p"),
 )
 _POLICY_ATTRIBUTES = {"typical_p": "mass"}
+# What generate itself prepares for a text prompt; anything else would change the model's rows unseen.
+_UNDERSTOOD = frozenset(
+    ("attention_mask", "position_ids", "cache", "past_key_values", "logits_to_keep", "use_cache", "cache_position")
+)
 _WANTED_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -85,6 +89,7 @@ class CustomGenerate:
             seed=spec_seed if generation_config.do_sample else None,
             policy=_policy(logits_processor, do_sample=bool(generation_config.do_sample)),
             criterion=_criterion(stopping_criteria),
+            keep_prefix=False,  # the caller may change the weights before the next call
         )
         if spec_streamer is not None:
             spec_streamer.put(input_ids.cpu())
@@ -93,9 +98,7 @@ class CustomGenerate:
                 for token in piece.token_ids if spec_streamer is not None else ():
                     spec_streamer.put(torch.tensor([token]))
         finally:
-            # The caller may change the weights before the next call: no prefix is kept.
             stream.close()
-            engine.target.reset()
         if spec_streamer is not None:
             spec_streamer.end()
         for event in stream.result.events:
@@ -116,6 +119,8 @@ class CustomGenerate:
             or target.model is not model
             or target.tokenizer is not tokenizer
         ):
+            if self._engine is not None:
+                self._engine.close()
             self._engine = Engine(TransformersTarget(model, tokenizer), strategy=self._strategy)
         return self._engine
 
@@ -134,11 +139,17 @@ def _refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dic
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool((mask == 1).all()):
         raise InvalidRequest("attention_mask", "must be all ones", "padding", "remove the padding; batch size is 1")
-    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
-    if cache is not None and cache.get_seq_length() > 0:
-        raise InvalidRequest(
-            "cache", "must be empty", f"{cache.get_seq_length()} tokens", "specframe keeps its own cache"
-        )
+    positions = model_kwargs.get("position_ids")
+    if positions is not None and positions.flatten().tolist() != list(range(input_ids.shape[1])):
+        raise InvalidRequest("position_ids", "must count from 0", "other positions", "leave them out")
+    for name in ("cache", "past_key_values"):
+        cache = model_kwargs.get(name)
+        if cache is not None and cache.get_seq_length() > 0:
+            length = f"{cache.get_seq_length()} tokens"
+            raise InvalidRequest(name, "must be empty", length, "specframe keeps its own cache")
+    for name, value in model_kwargs.items():
+        if name not in _UNDERSTOOD and value is not None:
+            raise InvalidRequest(name, "is not supported under speculation", type(value).__name__, "leave it out")
     if config.cache_implementation == "quantized":
         raise InvalidRequest(
             "cache_implementation", "must not be quantized", "quantized", "its values cannot be rolled back"

@@ -8,67 +8,73 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round
+from specframe.errors import GrammarError
+from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round, lend
 from specframe.records import Event
 
 _logger = logging.getLogger("specframe")
 
 
 class Drafting:
-    """The draft sessions of one generation, in the strategy's order."""
+    """The draft sessions of one generation, in the strategy's order.
 
-    def __init__(self, drafters: Mapping[str, Drafter], request: DraftRequest, *, mode: str) -> None:
+    ``seconds``: what each drafter took since ``start_round``, commits included.
+    """
+
+    def __init__(self, drafters: Mapping[str, Drafter], request: DraftRequest, *, round_id: int, mode: str) -> None:
         self.events: list[Event] = []
         self.seconds: dict[str, float] = {}
+        self._round_id = round_id
         self._is_first_wins = mode == "first"
         self._sessions: dict[str, DraftSession] = {}
         for name, drafter in drafters.items():
-            try:
+            with self._guarded(name, "open"):
                 self._sessions[name] = drafter.open(request)
-            except Exception as error:
-                self._note(0, name, "open", error)
+
+    def start_round(self, round_id: int) -> None:
+        """Begin to count the seconds of another round."""
+        self._round_id, self.seconds = round_id, {}
 
     def propose(self, round: Round) -> None:
         """Let each drafter add to the round while there is room, or until one has added (mode ``first``)."""
-        self.seconds = {}
         room = round.room
         for name, session in list(self._sessions.items()):
             if round.room <= 0 or (self._is_first_wins and round.room < room):
                 return
-            start = time.perf_counter()
-            try:
-                round.lend(name, session.propose)
-            except Exception as error:
-                self._switch_off(round.index, name, "propose", error)
-            self.seconds[name] = time.perf_counter() - start
+            with self._guarded(name, "propose"):
+                lend(round, name, session.propose)
 
-    def commit(self, round_id: int, commit: Commit) -> None:
+    def commit(self, commit: Commit) -> None:
         """Tell every session the new authoritative ids."""
         for name, session in list(self._sessions.items()):
-            try:
+            with self._guarded(name, "commit"):
                 session.commit(commit)
-            except Exception as error:
-                self._switch_off(round_id, name, "commit", error)
 
-    def close(self, round_id: int) -> None:
+    def close(self) -> None:
         """End every session."""
         for name in list(self._sessions):
-            self._close(round_id, name)
+            session = self._sessions.pop(name)
+            with self._guarded(name, "close"):
+                session.close()
 
-    def _switch_off(self, round_id: int, name: str, call: str, error: Exception) -> None:
-        self._note(round_id, name, call, error)
-        self._close(round_id, name)
-
-    def _close(self, round_id: int, name: str) -> None:
-        session = self._sessions.pop(name)
+    @contextmanager
+    def _guarded(self, name: str, call: str) -> Iterator[None]:
+        """Time a call into a drafter; an exception switches the drafter off, unless it is the grammar's."""
+        start = time.perf_counter()
         try:
-            session.close()
+            yield
+        except GrammarError:
+            raise
         except Exception as error:
-            self._note(round_id, name, "close", error)
-
-    def _note(self, round_id: int, name: str, call: str, error: Exception) -> None:
-        _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
-        # An event may be kept or shared, so it holds the type only: a message could quote the prompt.
-        self.events.append(Event(round_id, name, f"switched off: {call} raised {type(error).__name__}"))
+            _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
+            # An event may be kept or shared, so it holds the type only: a message could quote the prompt.
+            self.events.append(Event(self._round_id, name, f"switched off: {call} raised {type(error).__name__}"))
+            session = self._sessions.pop(name, None)
+            if session is not None:
+                with self._guarded(name, "close"):
+                    session.close()
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

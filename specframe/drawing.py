@@ -5,7 +5,7 @@ Knows rows and rules; nothing about who the drafter is, and nothing about the ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -19,16 +19,23 @@ from specframe.verify import Rule
 
 
 class DraftContext:
-    """The core's side of a round; see ``proposal.RoundContext``."""
+    """The core's side of a generation's rounds; see ``proposal.RoundContext``. ``rule`` gives the round's rule."""
 
-    def __init__(self, prefix: Prefix, pipeline: Pipeline, rule: Rule, device: str) -> None:
-        self._prefix, self._pipeline, self._rule, self._device = prefix, pipeline, rule, device
-        self._map: Sequence[int] | torch.Tensor | None = None
-        self.ids: Sequence[int] = self._prefix.ids
+    def __init__(self, prefix: Prefix, pipeline: Pipeline, rule: Callable[[], Rule], device: str) -> None:
+        self._prefix, self._pipeline, self._rule = prefix, pipeline, rule
+        # Rows meet torch processors on the target's device; with none they go to the host at once, and only there.
+        self._device = device if pipeline.processors else "cpu"
+        self._map: tuple[object, torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def ids(self) -> Sequence[int]:
+        return self._prefix.ids
 
     def is_allowed(self, token: int) -> bool:
-        grammar = self._prefix.grammar
-        return grammar is None or bool(grammar.mask(self._prefix.state(len(self._prefix)))[token])
+        return self._prefix.grammar is None or bool(self._prefix.mask(len(self._prefix))[token])
+
+    def is_complete(self) -> bool:
+        return self._prefix.is_complete(len(self._prefix))
 
     def push(self, token: int) -> None:
         self._prefix.push(token)
@@ -36,31 +43,40 @@ class DraftContext:
     def draw(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None, node: int) -> Drawn:
         row = Row(self._on_target_ids(logits, ids), self._pipeline, self._prefix, len(self._prefix))
         try:
-            return self._rule.draw(row, node)
+            return self._rule().draw(row, node)
         except NotADistribution as error:
             raise ProposalError(f"cannot draw from these logits: {error}") from error
 
     def _on_target_ids(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
-        """Return the row over target ids, ``[vocab]``, on the target's device; a copy, so that nobody else writes it."""
-        if logits.ndim != 1:
-            raise ProposalError(f"draw takes one row of logits, [columns] (got {list(logits.shape)})")
-        vocab_size, device = self._pipeline.vocab_size, self._device
+        """Return the row over target ids, ``[vocab]``; a copy, so that nobody else writes it."""
+        if not isinstance(logits, torch.Tensor) or logits.ndim != 1 or not logits.is_floating_point():
+            got = f"{logits.dtype} {list(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise ProposalError(f"draw takes one row of logits, a floating-point tensor [columns] (got {got})")
+        vocab_size = self._pipeline.vocab_size
         logits = logits.detach()
         if ids is None and len(logits) == vocab_size:
-            return logits.to(device, copy=True)
-        row = torch.full((vocab_size,), -torch.inf, dtype=logits.dtype, device=device)
+            return logits.to(self._device, copy=True)
+        row = torch.full((vocab_size,), -torch.inf, dtype=logits.dtype, device=self._device)
         if ids is None:
             width = min(vocab_size, len(logits))
             row[:width] = logits[:width]
             return row
-        columns = torch.as_tensor(ids, dtype=torch.int64, device=logits.device)
-        if columns.shape != logits.shape:
-            raise ProposalError(
-                f"'ids' must name a target id for each of the {len(logits)} columns (got {len(columns)})"
-            )
-        known = (columns >= 0) & (columns < vocab_size)
-        if ids is not self._map and len(columns[known].unique()) != int(known.sum()):
-            raise ProposalError("'ids' must be injective: two columns name the same target id")
-        self._map = ids
-        row[columns[known].to(device)] = logits[known].to(device)
+        columns, targets = self._checked_map(ids, len(logits))
+        row[targets] = logits.to(self._device)[columns]
         return row
+
+    def _checked_map(self, ids: Sequence[int] | torch.Tensor, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the columns that have a target id, and these ids; checked once for a map that is passed again."""
+        if self._map is not None and self._map[0] is ids and not isinstance(ids, list):
+            return self._map[1:]
+        targets = torch.as_tensor(ids, dtype=torch.int64, device=self._device)
+        if targets.shape != (num_columns,):
+            raise ProposalError(
+                f"'ids' must name a target id for each of the {num_columns} columns (got {list(targets.shape)})"
+            )
+        columns = ((targets >= 0) & (targets < self._pipeline.vocab_size)).nonzero()[:, 0]
+        targets = targets[columns]
+        if len(targets.unique()) != len(targets):
+            raise ProposalError("'ids' must be injective: two columns name the same target id")
+        self._map = (ids, columns, targets)
+        return columns, targets

@@ -89,6 +89,10 @@ class EngineBusy(SpecframeError, RuntimeError):
     """The calling thread already runs a generation on this engine, so waiting for it would never end."""
 
 
+class StreamNotFinished(SpecframeError, RuntimeError):
+    """The result of a stream was asked for before its end."""
+
+
 class TargetError(SpecframeError, RuntimeError):
     """The target failed: its forward raised, or a row that counts is not a distribution.
 
@@ -102,14 +106,19 @@ class TargetError(SpecframeError, RuntimeError):
         super().__init__(f"{message}{where}" if where else message)
 
 
+class GrammarError(TargetError):
+    """The grammar failed; its mask is part of the target's distribution, so this is a failure of the target."""
+
+
 class GenerationError(SpecframeError, RuntimeError):
     """Generation ended early; what was already emitted is kept.
 
-    ``token_ids`` and ``text`` hold everything that was emitted before the failure; the cause is chained.
+    ``token_ids`` and ``text`` hold everything that was emitted before the failure, ``results`` the finished ones of several
+    generations; the cause is chained.
     """
 
-    def __init__(self, message: str, *, token_ids: Sequence[int], text: str) -> None:
-        self.token_ids, self.text = tuple(token_ids), text
+    def __init__(self, message: str, *, token_ids: Sequence[int], text: str, results: Sequence[Any] = ()) -> None:
+        self.token_ids, self.text, self.results = tuple(token_ids), text, tuple(results)
         super().__init__(
             f"{message} ({len(self.token_ids)} tokens were emitted before; they are in .token_ids and .text)"
         )

@@ -7,45 +7,30 @@ kind, and no model.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import attrs
 import torch
 
 from specframe.distribution import NotADistribution
 from specframe.drafting import Drafting
 from specframe.drawing import DraftContext
 from specframe.errors import TargetError
-from specframe.grammar import Grammar
-from specframe.policy import Pipeline, SamplingPolicy, top_choices
+from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
-from specframe.processors import is_pure
+from specframe.processors import is_pure, is_replayable
 from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round
 from specframe.random import CounterRandom, Random
 from specframe.records import DrafterShare, Event, RoundRecord
+from specframe.request import Request
 from specframe.rows import ChosenRow, Row
-from specframe.stop import Stopper, StopStrings
+from specframe.stop import Stopper
 from specframe.strategy import Strategy
 from specframe.target import Target, Ticket, Verification
-from specframe.text import TextDecoder, TokenBytes
+from specframe.text import TextDecoder, TokenBytes, decode
 from specframe.verify import Choice, Coupled, Greedy, Residual, Rule, Verdict, verify
 
-
-@attrs.frozen
-class Request:
-    """What one generation is asked for, checked; ``seed`` is None when greedy, ``sample`` numbers generations of a prompt."""
-
-    prompt_ids: tuple[int, ...]
-    budget: int
-    policy: SamplingPolicy
-    stop_ids: frozenset[int]
-    stop_strings: StopStrings
-    seed: int | None = None
-    sample: int = 0
-    grammar: Grammar | None = None
-    log_probs: bool = False
-    criterion: Callable[[torch.Tensor], bool] | None = None
+_MOST_RESERVED = 4096  # tokens of a budget that buffers are made for at once; beyond, they grow
 
 
 class Piece(NamedTuple):
@@ -71,7 +56,7 @@ class Generation:
         debug: bool = False,
     ) -> None:
         self.request, self.request_id = request, request_id
-        self._target, self._strategy, self._debug = target, strategy, debug
+        self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
         self._drafters = drafters
         facts = target.facts
         self.token_ids: list[int] = []
@@ -100,14 +85,18 @@ class Generation:
         if request.budget == 0:
             self.stopper.end("length")
         self._max_room = strategy.length.max_tokens
-        if not all(map(is_pure, request.policy.processors)):
+        if drafters and not all(map(is_replayable, request.policy.processors)):
             self._max_room = 0
-            self._events.append(
-                Event(0, "", "no speculation: a logits processor is not declared pure (specframe.pure)")
-            )
-        self._session = target.open(
-            request_id, max_tokens=len(request.prompt_ids) + request.budget + self._max_room + 1
-        )
+            message = "no speculation: a logits processor is neither declared pure (specframe.pure) nor can be restored"
+            self._events.append(Event(0, "", message))
+        self._stateful: list[Any] = [processor for processor in request.policy.processors if not is_pure(processor)]
+        self._draft_context = DraftContext(self._prefix, self._pipeline, lambda: self.rule, facts.device)
+        expected = len(request.prompt_ids) + min(request.budget, _MOST_RESERVED) + self._max_room + 1
+        self._session = target.open(request_id, max_tokens=expected)
+
+    def emitted_text(self) -> str:
+        """Return the text of all emitted ids, with what was held for a stop string that did not come."""
+        return decode(self._table, self.token_ids) if self._table is not None else ""
 
     @property
     def is_done(self) -> bool:
@@ -132,35 +121,48 @@ class Generation:
         marks.append(time.perf_counter())
         new_ids = self._commit(proposal, verdict)
         marks.append(time.perf_counter())
-        self._record(proposal, verdict, len(new_ids), marks)
+        self._record(proposal, verdict, verification.num_forwards, len(new_ids), marks)
         return self._emit(new_ids, verification)
 
     def close(self) -> None:
         """Roll back what is provisional and end the drafters' sessions and the target's."""
-        if self._drafting is not None:
-            self._drafting.close(len(self.records))
-        self._session.close()
+        try:
+            if self._drafting is not None:
+                self._drafting.start_round(len(self.records))
+                self._drafting.close()
+        finally:
+            self._session.close()
+            if not self.request.keep_prefix:
+                self._target.reset()
 
     def _propose(self) -> Proposal:
         proposal = Proposal()
-        if not self.records:
+        if self._drafting is not None:
+            self._drafting.start_round(len(self.records))
+        room = self._room() if self.records else 0
+        if room <= 0 or not self._drafters:
             return proposal
-        # Fed after the pending id: the proposal leaves a place in the budget and in the context for the extra token.
+        round = Round(
+            self._draft_context,
+            proposal,
+            index=len(self.records),
+            room=room,
+            vocab_size=self._target.facts.vocab_size,
+            stop_ids=self.request.stop_ids,
+        )
+        drafting = self._opened_drafting()
+        # Draft draws call the caller's processors once more than plain decoding does.
+        states = [processor.snapshot() for processor in self._stateful]
+        drafting.propose(round)
+        for processor, state in zip(self._stateful, states, strict=True):
+            processor.restore(state)
+        return proposal
+
+    def _room(self) -> int:
+        """Return how many tokens this round may propose: the extra token keeps a place in the budget and in the context."""
         limits = (self._target.facts.context_limit, self._target.facts.speculation_limit)
         rooms = [limit - len(self._prefix) for limit in limits if limit is not None]
-        room = min(self._max_room, self.stopper.remaining - 1, *rooms)
-        if room > 0:
-            self._opened_drafting().propose(
-                Round(
-                    DraftContext(self._prefix, self._pipeline, self.rule, self._target.facts.device),
-                    proposal,
-                    index=len(self.records),
-                    room=room,
-                    vocab_size=self._target.facts.vocab_size,
-                    stop_ids=self.request.stop_ids,
-                )
-            )
-        return proposal
+        return min(self._max_room, self.stopper.remaining - 1, *rooms)
 
     def _forward(self, proposal: Proposal) -> Verification:
         ticket = self._ticket()
@@ -173,19 +175,22 @@ class Generation:
         start = len(self._prefix) - len(proposal)
         logits = verification.logits
         choices: list[Choice] = []
+        if not self._pipeline.processors and not (self.request.policy.is_greedy and self._prefix.grammar is None):
+            logits = logits.cpu()  # all rows in one transfer; they are processed there
+        # On the host rows are chosen one by one, as far as they count; elsewhere all at once, in one synchronisation.
+        is_block = (
+            self.request.policy.is_greedy and self._pipeline.is_plain(self._prefix) and logits.device.type != "cpu"
+        )
 
         def row_at(index: int) -> Row | ChosenRow:
-            if not is_plain_greedy:
+            if not is_block:
                 return Row(logits[index], self._pipeline, self._prefix, start + index)
             if not choices:
                 choices.extend(top_choices(logits))
             return ChosenRow(choices[index], start + index)
 
-        is_plain_greedy = self.request.policy.is_greedy and self._pipeline.is_plain(self._prefix)
-        if not is_plain_greedy and not self._pipeline.processors:
-            logits = logits.cpu()  # all rows in one transfer
         try:
-            return verify(row_at, proposal, self.rule, self.stopper.push)
+            return verify(row_at, proposal, self.rule, self._push)
         except NotADistribution as error:
             row = error.row or 0
             raise TargetError(
@@ -194,6 +199,14 @@ class Generation:
                 row=row,
             ) from error
 
+    def _push(self, token: int) -> bool:
+        """Take note of one more token of the output, which the prefix already holds; return whether it is the last."""
+        self.stopper.push(token)
+        length = len(self.request.prompt_ids) + self.request.budget - self.stopper.remaining
+        if not self.is_done and self._prefix.is_complete(length):
+            self.stopper.end("stop")
+        return self.is_done
+
     def _commit(self, proposal: Proposal, verdict: Verdict) -> tuple[int, ...]:
         start = len(self._prefix) - len(proposal)
         if self.records:
@@ -201,7 +214,7 @@ class Generation:
         self._prefix.truncate(start + verdict.num_accepted)
         if verdict.token is not None:
             self._prefix.push(verdict.token)
-            self.stopper.push(verdict.token)
+            self._push(verdict.token)
         if self._debug:
             num_pending = verdict.token is not None
             self._session.check(self._prefix.ids[: len(self._prefix) - num_pending])
@@ -210,8 +223,8 @@ class Generation:
         if limit is not None and self._session.num_committed >= limit and not self.is_done:
             self.stopper.end("length")
             self._events.append(Event(len(self.records), "", f"stopped at the model's context limit of {limit} tokens"))
-        if self._drafting is not None and not self.is_done:
-            self._drafting.commit(len(self.records), Commit(new_ids, start, len(proposal), verdict.num_accepted))
+        if self._drafting is not None:
+            self._drafting.commit(Commit(new_ids, start, len(proposal), verdict.num_accepted))
         return new_ids
 
     def _emit(self, new_ids: tuple[int, ...], verification: Verification) -> Piece:
@@ -225,7 +238,9 @@ class Generation:
         self.emit_s += time.perf_counter() - start
         return piece
 
-    def _record(self, proposal: Proposal, verdict: Verdict, num_emitted: int, marks: Sequence[float]) -> None:
+    def _record(
+        self, proposal: Proposal, verdict: Verdict, num_forwards: int, num_emitted: int, marks: Sequence[float]
+    ) -> None:
         seconds = self._drafting.seconds if self._drafting is not None else {}
         shares = []
         for name, spent in seconds.items():
@@ -238,6 +253,7 @@ class Generation:
             RoundRecord(
                 round_id=len(self.records),
                 drafters=tuple(shares),
+                num_forwards=num_forwards,
                 num_proposed=len(proposal),
                 num_evaluated=verdict.num_evaluated,
                 num_accepted=verdict.num_accepted,
@@ -270,16 +286,19 @@ class Generation:
                 stop_ids=self.request.stop_ids,
                 grammar=self.request.grammar,
             )
-            self._drafting = Drafting(self._drafters, request, mode=self._strategy.mode)
-            num_prompt = len(request.prompt_ids)
-            self._drafting.commit(0, Commit(request.prompt_ids, 0))
-            self._drafting.commit(0, Commit(tuple(self._prefix.ids[num_prompt:]), num_prompt))
+            round_id, num_prompt = len(self.records), len(request.prompt_ids)
+            self._drafting = Drafting(self._drafters, request, round_id=round_id, mode=self._strategy.mode)
+            self._drafting.commit(Commit(request.prompt_ids, 0))
+            self._drafting.commit(Commit(tuple(self._prefix.ids[num_prompt:]), num_prompt))
         return self._drafting
 
     def _ticket(self) -> Ticket:
         return Ticket(self.request_id, len(self.records), self._session.epoch)
 
     def _criterion(self, token: int) -> bool:
-        num_emitted = self.request.budget - self.stopper.remaining
+        length = len(self.request.prompt_ids) + self.request.budget - self.stopper.remaining
         assert self.request.criterion is not None
-        return self.request.criterion(self._prefix.tensor(len(self.request.prompt_ids) + num_emitted))
+        try:
+            return self.request.criterion(self._prefix.tensor(length))
+        except Exception as error:
+            raise TargetError(f"the stopping criterion failed ({type(error).__name__}: {error})") from error

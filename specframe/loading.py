@@ -16,6 +16,7 @@ from specframe.manifest.identity import Manifest
 from specframe.manifest.remember import stamp
 from specframe.manifest.source import Source, open_source
 from specframe.manifest.tensors import has_weights, weigh, weight_files
+from specframe.resolve import check_needs, has_needs, read_pin, resolve_with_plugins, structured_options
 from specframe.strategy import KERNELS, Strategy
 from specframe.transformers_target import TransformersTarget, check_type
 
@@ -30,17 +31,15 @@ def load(
     type, what the drafters need and what the strategy pins are checked before weights load. Raises
     ``IncompatibleManifest`` where the pair does not fit or the run is not the pinned one.
     """
-    from specframe import plugins as plugin_loader
-    from specframe.resolve import check_needs, has_needs, read_pin, resolve_strategy
-
-    plugins = plugin_loader.load()
-    resolved = resolve_strategy(strategy, plugins)
+    resolved, plugins = resolve_with_plugins(strategy)
     if kernel is not None and kernel not in KERNELS:
         raise InvalidStrategy(
             f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r}); 'block' is not in this version"
         )
+    if kernel is not None:
+        resolved = attrs.evolve(resolved, kernel=kernel)
     for use in resolved.drafters:
-        plugins.drafter(use.use)
+        structured_options(use, plugins)
     pin = read_pin(resolved)
 
     def admit(source: Source, identity: Manifest) -> None:
@@ -55,7 +54,7 @@ def load(
                 require_equal(pin, with_weights(identity, weighed), name=_pin_name(resolved))
 
     target, weigh_later = _load(model, dtype, admit, is_early=pin is not None or has_needs(resolved, plugins))
-    return Engine(target, strategy=resolved, identity=weigh_later)
+    return Engine(target, strategy=resolved, plugins=plugins, identity=weigh_later)
 
 
 def load_target(model: str | Path, *, dtype: Any = None) -> TransformersTarget:

@@ -114,7 +114,7 @@ def _load_one(point: EntryPoint, blocked: set[str]) -> Plugin:
         return plugin
     try:
         _register(plugin, point.load())
-    except Exception as error:  # whatever a stranger's module raises is kept, and told when it is named
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is kept, and told when it is named
         plugin.error = error
         plugin.drafters.clear()
         plugin.grammars.clear()

@@ -9,6 +9,7 @@ device gives one result.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from specframe.distribution import Distribution, Floats, Ids, NotADistribution
-from specframe.errors import InvalidRequest
+from specframe.errors import GrammarError, InvalidRequest, TargetError
 from specframe.prefix import Prefix
 from specframe.processors import build_processors
 from specframe.verify import Choice
@@ -34,8 +35,14 @@ def _number(low: float, high: float | None = None, *, open_low: bool = False) ->
     def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value is None:
             return
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or value < low or (open_low and value == low) or (high is not None and value > high):
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if (
+            not is_number
+            or value != value
+            or value < low
+            or (open_low and value == low)
+            or (high is not None and value > high)
+        ):
             raise InvalidRequest(attribute.name, rule, value)
         if value != value or value in (float("inf"), float("-inf")):
             raise InvalidRequest(attribute.name, "must be finite", value)
@@ -47,7 +54,7 @@ def _count(low: int) -> Any:
     """Validate an optional integer."""
 
     def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low):
             raise InvalidRequest(attribute.name, f"must be an integer >= {low}", value)
 
     return check
@@ -57,9 +64,9 @@ def _ids(name: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidRequest(name, "must be a list of ids", value)
     ids = tuple(value)
-    if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+    if any(isinstance(token, bool) or not isinstance(token, numbers.Integral) for token in ids):
         raise InvalidRequest(name, "must hold integer ids", value)
-    return ids
+    return tuple(map(int, ids))
 
 
 def _suppressed(value: Any) -> tuple[int, ...]:
@@ -84,14 +91,16 @@ def _bias(value: Any) -> dict[int, float]:
         raise InvalidRequest("logit_bias", "must map ids to numbers", value)
     _ids("logit_bias", value)
     for addend in value.values():
-        if isinstance(addend, bool) or not isinstance(addend, int | float) or not math.isfinite(addend):
+        if isinstance(addend, bool) or not isinstance(addend, numbers.Real) or not math.isfinite(addend):
             raise InvalidRequest(
                 "logit_bias", "must map ids to finite numbers", addend, "use suppress_tokens to forbid an id"
             )
-    return dict(value)
+    return {int(token): float(addend) for token, addend in value.items()}
 
 
 def _callables(value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, Iterable):
+        raise InvalidRequest("processors", "must be a list of functions of (ids, scores)", value)
     processors = tuple(value or ())
     for processor in processors:
         if not callable(processor):
@@ -172,12 +181,12 @@ class Pipeline:
             ids = prefix.tensor(length)
             batch = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
             for processor in self.processors:
-                batch = processor(ids, batch)
+                batch = _process(processor, ids, batch)
             scores = batch[0]
         if prefix.grammar is not None:
-            mask = torch.from_numpy(prefix.grammar.mask(prefix.state(length))).to(scores.device)
+            mask = torch.tensor(prefix.mask(length), device=scores.device)  # a copy: the grammar's own may be read-only
             if mask.shape != scores.shape:
-                raise NotADistribution(f"the grammar's mask has {len(mask)} entries, the logits {self.vocab_size}")
+                raise GrammarError(f"the grammar's mask has shape {list(mask.shape)}, the logits {list(scores.shape)}")
             scores = scores.masked_fill(~mask, -torch.inf)
         return scores
 
@@ -203,6 +212,18 @@ class Pipeline:
         for warp in self.warpers:
             ids, weights = warp(ids, weights)
         return Distribution(ids, weights, self.vocab_size)
+
+
+def _process(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    name = type(processor).__name__
+    try:
+        processed = processor(ids, scores)
+    except Exception as error:
+        raise TargetError(f"logits processor {name} failed ({type(error).__name__}: {error})") from error
+    if not isinstance(processed, torch.Tensor) or processed.shape != scores.shape:
+        got = list(processed.shape) if isinstance(processed, torch.Tensor) else type(processed).__name__
+        raise TargetError(f"logits processor {name} must return scores of shape {list(scores.shape)} (got {got})")
+    return processed
 
 
 def top_choices(rows: torch.Tensor) -> list[Choice]:

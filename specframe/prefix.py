@@ -6,10 +6,14 @@ made on demand and only ever extended, so that a row costs nothing for the conte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from specframe.errors import GrammarError
 from specframe.grammar import Grammar, State
 
 
@@ -57,5 +61,31 @@ class Prefix:
         num_generated = length - self.num_prompt
         while len(self._states) <= num_generated:
             token = self.ids[self.num_prompt + len(self._states) - 1]
-            self._states.append(self.grammar.advance(self._states[-1], token))
+            with _blamed_on_grammar():
+                self._states.append(self.grammar.advance(self._states[-1], token))
         return self._states[num_generated]
+
+    def mask(self, length: int) -> npt.NDArray[np.bool_]:
+        """Return which ids the grammar allows at position ``length``, ``[vocab]``. Raises ``GrammarError``."""
+        assert self.grammar is not None
+        state = self.state(length)
+        with _blamed_on_grammar():
+            return np.asarray(self.grammar.mask(state), dtype=np.bool_)
+
+    def is_complete(self, length: int) -> bool:
+        """Whether the grammar's text is complete at ``length`` and nothing may follow, not even a stop id."""
+        if self.grammar is None:
+            return False
+        state = self.state(length)
+        with _blamed_on_grammar():
+            return bool(self.grammar.is_final(state)) and not self.mask(length).any()
+
+
+@contextmanager
+def _blamed_on_grammar() -> Iterator[None]:
+    try:
+        yield
+    except GrammarError:
+        raise
+    except Exception as error:
+        raise GrammarError(f"the grammar failed ({type(error).__name__}: {error})") from error

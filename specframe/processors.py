@@ -12,6 +12,8 @@ import torch
 from transformers import LogitsProcessor
 from transformers.generation import logits_process as library
 
+from specframe.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from specframe.policy import SamplingPolicy
 
@@ -46,13 +48,27 @@ def pure(processor: P) -> P:
     A pure processor keeps no state between calls, so that rows of a block can be processed in any number. One that keeps
     state and is declared all the same makes the output wrong.
     """
-    processor.specframe_pure = True  # type: ignore[attr-defined]
+    try:
+        processor.specframe_pure = True  # type: ignore[attr-defined]
+    except AttributeError:
+        raise InvalidRequest(
+            "processor", "must take attributes to be declared pure", processor, "wrap it in a class"
+        ) from None
     return processor
 
 
 def is_pure(processor: Any) -> bool:
     """Tell whether a processor was declared pure, or is one of transformers' own that keep no state."""
     return type(processor) in _PURE_LIBRARY_TYPES or bool(getattr(processor, "specframe_pure", False))
+
+
+def is_replayable(processor: Any) -> bool:
+    """Tell whether a processor may run under speculation: it is pure, or offers ``snapshot()`` and ``restore(state)``.
+
+    Rows are processed in order up to the first rejection, so the target's rows call a processor exactly as often, and with
+    the same prefixes, as plain decoding does. Only draft draws are extra calls: state is taken before them and put back.
+    """
+    return is_pure(processor) or (hasattr(processor, "snapshot") and hasattr(processor, "restore"))
 
 
 def build_processors(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def _to_ids(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
     if hasattr(prompt, "tolist"):  # a tensor or an array
         prompt = prompt.tolist()
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
-        raise InvalidRequest("prompt", "must be a text, token ids or chat messages", prompt)
+        raise InvalidRequest("prompt", "must be a text, token ids or chat messages", _brief(prompt))
     if prompt and isinstance(prompt[0], Mapping):
         return _render(prompt, facts)
     if prompt and isinstance(prompt[0], Sequence) and not isinstance(prompt[0], str):
@@ -47,9 +48,11 @@ def _to_ids(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
                 "prompt", "must be one sequence", f"a batch of {len(prompt)}", "call generate for each"
             )
         prompt = prompt[0]
-    if any(isinstance(token, bool) or not isinstance(token, int) for token in prompt):
-        raise InvalidRequest("prompt", "must be a text, token ids or chat messages", prompt)
-    return tuple(prompt)
+    for position, token in enumerate(prompt):
+        if isinstance(token, bool) or not isinstance(token, numbers.Integral):
+            hint = f"see position {position} of {len(prompt)}"
+            raise InvalidRequest("prompt", "as ids must hold integers", _brief(token), hint)
+    return tuple(map(int, prompt))
 
 
 def _render(messages: Sequence[Any], facts: TargetFacts) -> tuple[int, ...]:
@@ -59,9 +62,20 @@ def _render(messages: Sequence[Any], facts: TargetFacts) -> tuple[int, ...]:
             "prompt", "as chat messages needs a tokenizer with a chat template", "none", "pass a text or ids"
         )
     if not all(isinstance(message, Mapping) and {"role", "content"} <= message.keys() for message in messages):
-        raise InvalidRequest("prompt", "as chat messages must hold 'role' and 'content' in each", messages)
-    rendered = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        raise InvalidRequest("prompt", "as chat messages must hold 'role' and 'content' in each", _brief(messages))
+    try:
+        rendered = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # a template is a program of the model's author
+        raise InvalidRequest(
+            "prompt", "must fit the model's chat template", f"{type(error).__name__}: {error}"
+        ) from error
     return tuple(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+
+
+def _brief(value: Any) -> str:
+    """Say what a value is without showing a prompt in an error."""
+    size = f" of {len(value)}" if isinstance(value, Sized) else ""
+    return f"{type(value).__name__}{size}"
 
 
 def _tokenizer(facts: TargetFacts) -> Any:

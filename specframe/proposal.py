@@ -132,7 +132,10 @@ class DraftSession(Protocol):
 
 
 class TokenView(Sequence[int]):
-    """A read-only view of token ids, fixed in length when it was made; slices are tuples."""
+    """A read-only view of token ids, fixed in length when it was made; slices are tuples.
+
+    Valid while the round is open: it does not copy, so what it shows later is not the context of its round.
+    """
 
     __slots__ = ("_ids", "_length")
 
@@ -203,6 +206,9 @@ class RoundContext(Protocol):
     def is_allowed(self, token: int) -> bool:
         """Tell whether the grammar, if any, allows the id after the prefix."""
 
+    def is_complete(self) -> bool:
+        """Tell whether the grammar, if any, allows nothing after the prefix."""
+
     def draw(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None, node: int) -> Drawn:
         """Process a row in the prefix's context and draw from it."""
 
@@ -217,7 +223,7 @@ class Round:
     """
 
     __slots__ = (
-        "_context", "_drafter", "_is_ended", "_proposal", "_room", "_stop_ids", "_thread_id", "_vocab_size", "index",
+        "_context", "_drafter", "_index", "_is_ended", "_proposal", "_room", "_stop_ids", "_thread_id", "_vocab_size",
     )  # fmt: skip
 
     def __init__(
@@ -233,7 +239,12 @@ class Round:
         self._context, self._proposal = context, proposal
         self._room, self._vocab_size, self._stop_ids = room, vocab_size, stop_ids
         self._thread_id, self._drafter, self._is_ended = threading.get_ident(), "", False
-        self.index = index
+        self._index = index
+
+    @property
+    def index(self) -> int:
+        """The round's number in the generation; round 0 is the prefill, which takes no proposal."""
+        return self._index
 
     @property
     def context(self) -> TokenView:
@@ -273,10 +284,11 @@ class Round:
         self._append(drawn.token, drawn.law)
         return drawn.token
 
-    def draw_rows(self, logits: torch.Tensor) -> list[int]:
-        """Draw from the rows of parallel heads, ``[rows, vocab]``, in order; return the target ids that were added.
+    def draw_rows(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None = None) -> list[int]:
+        """Draw from the rows of parallel heads, ``[rows, columns]``, in order; return the target ids that were added.
 
-        Every row is processed with the tokens drawn before it as prefix. The rows reach the host in one transfer.
+        Every row is processed with the tokens drawn before it as prefix. The rows reach the host in one transfer; ``ids``
+        maps the columns of all of them, as for ``draw``.
         """
         self._check_open()
         if logits.ndim != 2:
@@ -285,7 +297,7 @@ class Round:
             )
         tokens: list[int] = []
         for row in logits[: self.room].detach().cpu():
-            token = self.draw(row)
+            token = self.draw(row, ids)
             if token is None:
                 break
             tokens.append(token)
@@ -294,7 +306,7 @@ class Round:
     def _append(self, token: int, law: Law) -> None:
         self._proposal.append(token, law, self._drafter)
         self._context.push(token)
-        self._is_ended = token in self._stop_ids
+        self._is_ended = token in self._stop_ids or self._context.is_complete()
 
     def _check_id(self, token: int) -> int:
         try:
@@ -315,10 +327,11 @@ class Round:
         if threading.get_ident() != self._thread_id:
             raise ProposalError("a round belongs to the thread that called propose(); add tokens from that thread")
 
-    def lend(self, drafter: str, propose: Callable[[Round], None]) -> None:
-        """Let one drafter add to the round; for the engine. The round is closed again whatever happens."""
-        self._drafter = drafter
-        try:
-            propose(self)
-        finally:
-            self._drafter = ""
+
+def lend(round: Round, drafter: str, propose: Callable[[Round], None]) -> None:
+    """Let one drafter add to a round; the engine's side. The round is closed again whatever happens."""
+    round._drafter = drafter
+    try:
+        propose(round)
+    finally:
+        round._drafter = ""

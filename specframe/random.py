@@ -24,6 +24,7 @@ import numpy.typing as npt
 VERSION = 1
 _WORD = (1 << 64) - 1
 _WORDS_PER_BLOCK = 4
+_WORDS_PER_JUMP = 1000  # a jump to another counter costs as much as so many words in a row
 
 
 class Purpose(IntEnum):
@@ -68,16 +69,24 @@ class CounterRandom:
         self._generator.state = self._state
         return self._generator.random_raw(skip + stop - start)[skip:]
 
+    def _words_at(self, purpose: Purpose, where: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        first, end = int(ids[0]), int(ids[-1]) + 1
+        if len(ids) * _WORDS_PER_JUMP < end - first:
+            blocks = ids // _WORDS_PER_BLOCK
+            starts = np.unique(blocks)
+            firsts = [_WORDS_PER_BLOCK * int(block) for block in starts]
+            rows = [self.words(purpose, where, start, start + _WORDS_PER_BLOCK) for start in firsts]
+            return np.stack(rows)[np.searchsorted(starts, blocks), ids % _WORDS_PER_BLOCK]
+        words = self.words(purpose, where, first, end)
+        return words if len(words) == len(ids) else words[ids - first]
+
     def uniform(self, purpose: Purpose, round_id: int, node: int) -> float:
         """Return the top 53 bits of the draw's word as a float in [0, 1)."""
         return int(self.words(purpose, round_id, node, node + 1)[0] >> np.uint64(11)) * 2.0**-53
 
     def gumbel(self, position: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return ``-log(-log(u))`` with u the midpoint of the word's top 52 bits, so 0 < u < 1."""
-        first = int(ids[0])
-        words = self.words(Purpose.COUPLED_NOISE, position, first, int(ids[-1]) + 1)
-        if len(words) != len(ids):
-            words = words[ids - first]
+        words = self._words_at(Purpose.COUPLED_NOISE, position, ids)
         uniforms = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
         noise: npt.NDArray[np.float64] = -np.log(-np.log(uniforms))
         return noise

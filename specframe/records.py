@@ -23,7 +23,7 @@ class DrafterShare(NamedTuple):
 
 
 class RoundRecord(NamedTuple):
-    """One round. Round 0 is the prefill; its ``num_proposed`` is 0.
+    """One round. Round 0 is the prefill; its ``num_proposed`` is 0, and ``num_forwards`` counts its chunks.
 
     ``num_emitted`` counts accepted tokens and the one that followed; ``min_margin`` is the smallest margin of a row that was
     judged (greedy and coupled), else None; ``num_rounding`` counts corrections drawn from q where p and q agree to rounding.
@@ -31,6 +31,7 @@ class RoundRecord(NamedTuple):
 
     round_id: int
     drafters: tuple[DrafterShare, ...]
+    num_forwards: int
     num_proposed: int
     num_evaluated: int
     num_accepted: int
@@ -114,7 +115,7 @@ def summarise(records: Iterable[RoundRecord], *, emit_s: float) -> Stats:
     margins = [record.min_margin for record in rounds if record.min_margin is not None]
     return Stats(
         num_rounds=len(rounds),
-        num_target_calls=len(rounds),
+        num_target_calls=sum(record.num_forwards for record in rounds),
         num_tokens=sum(record.num_emitted for record in rounds),
         min_margin=min(margins, default=None),
         num_rounding=sum(record.num_rounding for record in rounds),

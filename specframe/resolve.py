@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from specframe.errors import IncompatibleManifest, InvalidStrategy, PluginError, UnknownName
-from specframe.manifest.report import Strings, check
 from specframe.manifest.collector import collect, strings_of
 from specframe.manifest.file import read
 from specframe.manifest.identity import Manifest
+from specframe.manifest.report import Strings, check
 from specframe.manifest.source import open_source
-from specframe.plugins import DrafterEntry, Plugins
+from specframe.plugins import DrafterEntry, Plugins, load
 from specframe.proposal import Drafter, TargetFacts
 from specframe.strategy import DrafterUse, Strategy, shipped, structure
+
+
+def resolve_with_plugins(strategy: str | Path | Strategy, plugins: Plugins | None = None) -> tuple[Strategy, Plugins]:
+    """Return a strategy, and the plugins without those that it disables; ``plugins`` that are given are used as they are."""
+    loaded = plugins if plugins is not None else load()
+    resolved = resolve_strategy(strategy, loaded)
+    return resolved, load(resolved.disable) if resolved.disable and plugins is None else loaded
 
 
 def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strategy:
@@ -25,6 +32,8 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
     """
     if isinstance(strategy, Strategy):
         return strategy
+    if not isinstance(strategy, str | Path):
+        raise InvalidStrategy(f"'strategy' must be a name, a .toml path or a Strategy (got {strategy!r})")
     if isinstance(strategy, Path) or strategy.endswith(".toml"):
         return Strategy.from_toml(strategy)
     if strategy == "none":
@@ -46,10 +55,10 @@ def read_pin(strategy: Strategy) -> Manifest | None:
     return read(strategy.identity.manifest) if strategy.identity.manifest is not None else None
 
 
-def has_needs(strategy: Strategy, plugins: Plugins, given: Mapping[str, Drafter] = {}) -> bool:
-    """Tell whether a drafter that will be made needs anything of the target."""
-    entries = [plugins.drafter(use.use) for use in strategy.drafters if use.use not in given]
-    return any(entry.needs.tokenizer != "none" or entry.needs.features is not None for entry in entries)
+def has_needs(strategy: Strategy, plugins: Plugins) -> bool:
+    """Tell whether a strategy's drafters need anything of the target."""
+    needs = [plugins.drafter(use.use).needs for use in strategy.drafters]
+    return any(need.tokenizer != "none" or need.features is not None for need in needs)
 
 
 def check_needs(
@@ -66,45 +75,50 @@ def check_needs(
     Raises ``IncompatibleManifest`` with the first reason and the way out.
     """
     found: dict[str, Manifest] = {}
-    for use in strategy.drafters:
+    for who, use in _named(strategy).items():
         if use.use in given:
             continue
         entry = plugins.drafter(use.use)
         needs = entry.needs
-        name = _model_name(use, entry)
-        kinds: list[str] = [needs.tokenizer] if name is not None and needs.tokenizer != "none" else []
-        if needs.features is not None:
-            kinds.append("features")
+        kinds: list[str] = [needs.tokenizer] if needs.tokenizer != "none" else []
+        kinds += ["features"] if needs.features is not None else []
         if not kinds:
             continue
         identity = target()
         if identity is None:
             raise IncompatibleManifest(
-                f"drafter '{use.use}' needs a target whose tokenizer and configuration can be compared; this one states "
+                f"drafter '{who}' needs a target whose tokenizer and configuration can be compared; this one states "
                 "no identity; set one in its facts"
             )
+        name = _model_name(use, entry, plugins)
         source = open_source(name) if name is not None else None
         draft_strings: Strings = partial(strings_of, source) if source is not None else lambda: None
         if source is not None:
-            found[use.use] = collect(source)
+            found[who] = collect(source)
+        elif needs.tokenizer != "none":  # where its own model comes from is the drafter's business
+            kinds.remove(needs.tokenizer)
+            if identity.tokenizer is None:
+                raise IncompatibleManifest(
+                    f"drafter '{who}' needs the target's tokenizer, and the target has none; save it beside the model"
+                )
         for kind in kinds:
             report = check(
                 identity,
-                found.get(use.use),
+                found.get(who),
                 kind,
                 declared=_declared(entry),
                 target_strings=target_strings,
                 draft_strings=draft_strings,
             )
-            report.require(f"drafter '{use.use}'")
+            report.require(f"drafter '{who}'")
     return found
 
 
-def _model_name(use: DrafterUse, entry: DrafterEntry) -> str | None:
+def _model_name(use: DrafterUse, entry: DrafterEntry, plugins: Plugins) -> str | None:
     """Return the name of a drafter's own model, from its options."""
     if entry.needs.model is None:
         return None
-    options = structure(use.options, entry.options, f"options of drafter '{use.use}'")
+    options = structured_options(use, plugins)
     name = getattr(options, entry.needs.model, None)
     if name is not None and not isinstance(name, str | Path):
         raise InvalidStrategy(f"options of drafter '{use.use}': '{entry.needs.model}' must name a model (got {name!r})")
@@ -131,20 +145,37 @@ def make_drafters(
     A strategy without drafters takes all given ones. A drafter used twice gets a number behind its name. Raises
     ``UnknownName``, ``InvalidStrategy`` for its options, or ``PluginError`` where a factory fails.
     """
+    unused = sorted(given.keys() - {use.use for use in strategy.drafters})
     if not strategy.drafters:
         return dict(given)
-    made: dict[str, Drafter] = {}
+    if unused:
+        raise InvalidStrategy(
+            f"strategy '{strategy.name}' does not use the given drafters {', '.join(unused)}; name them in it"
+        )
+    return {
+        name: given[use.use] if use.use in given else _make(use, plugins, facts)
+        for name, use in _named(strategy).items()
+    }
+
+
+def _named(strategy: Strategy) -> dict[str, DrafterUse]:
+    """Return a strategy's drafters by name, in order; one that is used twice gets a number behind its name."""
+    named: dict[str, DrafterUse] = {}
     for use in strategy.drafters:
-        count = sum(name.partition("#")[0] == use.use for name in made)
-        made[use.use if not count else f"{use.use}#{count + 1}"] = given.get(use.use) or _make(use, plugins, facts)
-    return made
+        count = sum(name.partition("#")[0] == use.use for name in named)
+        named[use.use if not count else f"{use.use}#{count + 1}"] = use
+    return named
+
+
+def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
+    """Return a drafter's options as its own class. Raises ``InvalidStrategy`` naming the key."""
+    return structure(use.options, plugins.drafter(use.use).options, f"options of drafter '{use.use}'")
 
 
 def _make(use: DrafterUse, plugins: Plugins, facts: TargetFacts) -> Drafter:
-    entry = plugins.drafter(use.use)
-    options = structure(use.options, entry.options, f"options of drafter '{use.use}'")
+    options = structured_options(use, plugins)
     try:
-        return entry.factory(options, facts)
+        return plugins.drafter(use.use).factory(options, facts)
     except Exception as error:
         if isinstance(error, ValueError | LookupError | OSError):
             raise

@@ -38,6 +38,22 @@ def _one_of(allowed: tuple[str, ...], coming: str = "") -> Any:
     return check
 
 
+def _is_a(kind: type[Any]) -> Any:
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, kind):
+            raise InvalidStrategy(f"'{attribute.name}' must be a {kind.__name__} (got {value!r})")
+
+    return check
+
+
+def _all_are(kind: type[Any]) -> Any:
+    def check(instance: Any, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+        if not isinstance(value, tuple) or not all(isinstance(item, kind) for item in value):
+            raise InvalidStrategy(f"'{attribute.name}' must be a tuple of {kind.__name__} (got {value!r})")
+
+    return check
+
+
 @attrs.frozen
 class Length:
     """How many tokens a round may propose: ``policy`` ``fixed``, at most ``max_tokens``."""
@@ -74,10 +90,10 @@ class Strategy:
     verifier: str = attrs.field(default="coupled", validator=_one_of(VERIFIERS, "greedy is implied by temperature 0"))
     mode: str = attrs.field(default="extend", validator=_one_of(MODES))
     kernel: str = attrs.field(default="auto", validator=_one_of(KERNELS, "'block' is not in this version"))
-    disable: tuple[str, ...] = ()
-    length: Length = Length()
-    drafters: tuple[DrafterUse, ...] = ()
-    identity: Identity = Identity()
+    disable: tuple[str, ...] = attrs.field(default=(), validator=_all_are(str))
+    length: Length = attrs.field(default=Length(), validator=_is_a(Length))
+    drafters: tuple[DrafterUse, ...] = attrs.field(default=(), validator=_all_are(DrafterUse))
+    identity: Identity = attrs.field(default=Identity(), validator=_is_a(Identity))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Strategy:

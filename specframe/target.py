@@ -26,11 +26,13 @@ class Verification(NamedTuple):
     """Rows of one target call, provisional until the engine commits a prefix of what was fed.
 
     ``logits``: ``[1 + num_proposed, vocab]``, the target's dtype and device; row i predicts proposal i, the last row the
-    extra token. The rows belong to the caller. ``kernel``: the kernel contract that computed them.
+    extra token. The rows belong to the caller. ``kernel``: the kernel contract that computed
+    them; ``num_forwards``: how many forwards it took (a prefill takes one a chunk, or none for a prompt that is cached).
     """
 
     logits: torch.Tensor
     kernel: str = "single"
+    num_forwards: int = 1
 
 
 class TargetSession(Protocol):
@@ -56,6 +58,9 @@ class TargetSession(Protocol):
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Make the first ``num_tokens`` of what was fed authoritative and roll back the rest."""
+
+    def cancel(self) -> None:
+        """Begin another epoch: every ticket that is out becomes stale."""
 
     def check(self, ids: Sequence[int]) -> None:
         """Raise ``CacheError`` unless the cache stands for exactly these ids; asked after each round when debugging."""

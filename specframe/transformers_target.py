@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specframe.attention import AttentionSwap
 from specframe.cache import TransactionalCache
-from specframe.errors import StaleEpoch, TargetError, UnsupportedModel
+from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
 from specframe.proposal import TargetFacts
 from specframe.target import Ticket, Verification
 
@@ -39,6 +39,7 @@ class TransformersTarget:
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._can_skip_head = "logits_to_keep" in parameters
         self._attention = AttentionSwap(model)
+        self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self.facts = TargetFacts(
@@ -53,7 +54,9 @@ class TransformersTarget:
 
     def open(self, request_id: int, *, max_tokens: int) -> TransformersSession:
         """Start a session that may hold ``max_tokens`` tokens."""
-        self.cache.reserve(max_tokens)
+        limit = self.facts.context_limit
+        self.cache.reserve(max_tokens if limit is None else min(max_tokens, limit))
+        self._rope.restore()
         return TransformersSession(self, request_id)
 
     def reset(self) -> None:
@@ -70,6 +73,24 @@ class TransformersTarget:
         with self._attention():
             logits: torch.Tensor = self.model(input_ids=inputs, **arguments).logits[0]
         return logits if len(logits) == num_rows else logits[-num_rows:]
+
+
+class _RopeState:
+    """The frequencies of length-dependent RoPE as they were loaded; long requests change them for those after."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        modules = [module for module in model.modules() if _is_length_dependent(module)]
+        self._loaded = [
+            (module, name, value.clone() if isinstance(value, torch.Tensor) else value)
+            for module in modules
+            for name, value in (*module.named_buffers(recurse=False), *vars(module).items())
+            if name.endswith(("inv_freq", "max_seq_len_cached"))
+        ]
+
+    def restore(self) -> None:
+        """Put the loaded frequencies back."""
+        for module, name, value in self._loaded:
+            setattr(module, name, value.clone() if isinstance(value, torch.Tensor) else value)
 
 
 class TransformersSession:
@@ -94,26 +115,32 @@ class TransformersSession:
     def prefill(self, ticket: Ticket, prompt_ids: Sequence[int]) -> Verification:
         """Feed the part of the prompt that is not cached and return the row that predicts the first token."""
         self._check(ticket)
-        prompt = tuple(prompt_ids)
+        prompt, target = tuple(prompt_ids), self._target
         num_shared = _shared_length(self._cache.ids[: self._cache.num_committed], prompt)
-        known = self._target._prompt_row
+        known = target._prompt_row
         if num_shared == len(prompt) and known is not None and known[0] == prompt:
-            self._cut(num_shared)
-            return Verification(known[1].clone())
-        self._cut(min(num_shared, len(prompt) - 1))  # the last id is fed again: its row is read
-        logits: torch.Tensor | None = None
+            self._transaction.cut_to(num_shared)
+            return Verification(known[1].clone(), num_forwards=0)
+        chunk_size = target.prefill_chunk
+        limit = target.facts.speculation_limit
+        if limit is not None and max(len(prompt), self._cache.num_committed) > limit:
+            num_shared, chunk_size = 0, len(prompt)  # keys of calls of different lengths do not fit together
+        self._transaction.cut_to(min(num_shared, len(prompt) - 1))  # the last id is fed again: its row is read
+        num_forwards = 0
         while (start := self._cache.num_committed) < len(prompt):
-            chunk = prompt[start : start + self._target.prefill_chunk]
+            chunk = prompt[start : start + chunk_size]
             logits = self._feed(ticket, chunk, num_rows=1)
             self._transaction.commit_prefix(len(chunk))
-        assert logits is not None
-        self._target._prompt_row = (prompt, logits.clone())
-        return Verification(logits)
+            num_forwards += 1
+        target._prompt_row = (prompt, logits.clone())
+        return Verification(logits, num_forwards=num_forwards)
 
     @torch.inference_mode()
     def verify_linear(self, ticket: Ticket, pending: int, proposal: Sequence[int]) -> Verification:
         """Feed the pending id and the proposal; row i predicts proposal i, the last row the extra token."""
         self._check(ticket)
+        if self._cache.num_provisional:
+            raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
         return Verification(self._feed(ticket, (pending, *proposal), num_rows=1 + len(proposal)))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
@@ -139,12 +166,6 @@ class TransformersSession:
             self._transaction.rollback_to(self._cache.num_committed)
             cause = f"{type(error).__name__}: {error}"
             raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
-
-    def _cut(self, length: int) -> None:
-        # Only before the first round, where no id of this generation is committed yet.
-        self._transaction.finalize()
-        self._cache.truncate(length)
-        self._transaction = self._cache.begin()
 
     def _check(self, ticket: Ticket) -> None:
         if ticket.request_id != self._request_id or ticket.epoch != self.epoch:
@@ -203,6 +224,12 @@ def _speculation_limit(config: Any) -> int | None:
     ropes = [rope for rope in _ropes(config) if rope.get("rope_type") in _LENGTH_DEPENDENT_ROPE]
     lengths = [rope.get("original_max_position_embeddings") or config.max_position_embeddings for rope in ropes]
     return min(map(int, lengths), default=None)
+
+
+def _is_length_dependent(module: torch.nn.Module) -> bool:
+    rope_type = getattr(module, "rope_type", None)
+    kinds = rope_type.values() if isinstance(rope_type, dict) else (rope_type,)
+    return any(kind in _LENGTH_DEPENDENT_ROPE for kind in kinds)
 
 
 def _ropes(config: Any) -> list[dict[str, Any]]:

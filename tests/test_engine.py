@@ -17,8 +17,10 @@ from specframe import (
     EngineBusy,
     GenerationError,
     InvalidRequest,
+    InvalidStrategy,
     SamplingPolicy,
     Strategy,
+    StreamNotFinished,
     TargetError,
     TransformersTarget,
 )
@@ -94,7 +96,7 @@ def test_an_unfinished_stream_has_no_result():
     engine = engine_on(random_table())
     stream = engine.stream([1, 2], max_new_tokens=3)
     next(stream)
-    with pytest.raises(GenerationError, match="not finished"):
+    with pytest.raises(StreamNotFinished, match="no result yet"):
         _ = stream.result
     list(stream)
     assert len(stream.result.token_ids) == 3
@@ -540,8 +542,9 @@ def test_debugging_tells_a_cache_that_does_not_hold_the_text():
     stream = engine.stream([1, 2], max_new_tokens=6)
     next(stream)
     target.cached_ids[0] = 9
-    with pytest.raises(CacheError, match="the cache stands for"):
+    with pytest.raises(GenerationError, match="the cache stands for") as caught:
         next(stream)
+    assert isinstance(caught.value.__cause__, CacheError)
     assert engine.generate([1, 2], max_new_tokens=3).token_ids == tuple(target.greedy([1, 2], 3))
 
 
@@ -589,7 +592,9 @@ def test_a_strategy_names_given_drafters_and_may_use_one_twice():
     target = random_table()
     mine = Oracle(target.greedy([1, 2], 8), wrong_at=1)
     strategy = Strategy(drafters=(DrafterUse("mine"),) * 2)
-    engine = Engine(target, {"mine": mine, "unused": RandomOffers(seed=0)}, strategy=strategy)
+    with pytest.raises(InvalidStrategy, match="does not use the given drafters unused"):
+        Engine(target, {"mine": mine, "unused": RandomOffers(seed=0)}, strategy=strategy)
+    engine = Engine(target, {"mine": mine}, strategy=strategy)
     assert list(engine.drafters) == ["mine", "mine#2"]
     assert engine.generate([1, 2], max_new_tokens=8).token_ids == tuple(target.greedy([1, 2], 8))
 

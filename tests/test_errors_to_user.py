@@ -59,7 +59,7 @@ CASES = {
         "non-empty",
     ),
     "a batch": (InvalidRequest, lambda engine: engine.generate([[1], [2]]), "one sequence"),
-    "an unknown argument": (InvalidRequest, lambda engine: engine.generate(PROMPT, topk=3), "allowed: .*top_k"),
+    "an unknown argument": (InvalidRequest, lambda engine: engine.generate(PROMPT, topk=3), "did you mean 'top_k'"),
     "unknown drafter": (
         UnknownName,
         lambda engine: Engine(engine.target, strategy="prompt_lokup"),

@@ -48,9 +48,9 @@ def test_every_session_is_told_every_token_once_and_in_order(wrong_at, sampling)
             positions.append(commit.start_pos + len(commit.ids))
         assert session.commits[0].ids == (1, 2)
         assert session.is_closed
-        # Prompt, first token, and one for every round but the last, after which nothing is proposed.
+        # Prompt, first token, and one for every round, the last one too.
         counts = [(commit.num_proposed, commit.num_accepted, len(commit.ids)) for commit in session.commits[2:]]
-        records = [(record.num_proposed, record.num_accepted, record.num_emitted) for record in result.records[1:-1]]
+        records = [(record.num_proposed, record.num_accepted, record.num_emitted) for record in result.records[1:]]
         assert counts == records
 
 
@@ -289,7 +289,7 @@ def test_a_processor_that_is_not_declared_pure_switches_speculation_off(sampling
     assert processor.num_calls == 10
     assert result.stats.num_proposed == 0
     (event,) = result.events
-    assert "not declared pure" in event.message
+    assert "neither declared pure" in event.message
 
 
 def test_a_processor_that_is_declared_pure_keeps_speculation():
@@ -376,7 +376,7 @@ def test_a_grammar_whose_mask_is_narrower_than_the_logits_is_a_target_error():
         def mask(self, state):
             return np.ones(11, dtype=bool)
 
-    with pytest.raises(TargetError, match="11 entries"):
+    with pytest.raises(TargetError, match=r"shape \[11\]"):
         engine_on(random_table()).generate([1, 2], max_new_tokens=3, grammar=Narrow())
 
 

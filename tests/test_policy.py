@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as library
 
 from specframe.distribution import NotADistribution
-from specframe.errors import InvalidRequest
+from specframe.errors import GrammarError, InvalidRequest
 from specframe.policy import Pipeline, SamplingPolicy, top_choices
 from specframe.prefix import Prefix
 
@@ -432,7 +432,7 @@ def test_grammar_masks_before_the_cuts():
 def test_a_mask_of_another_width_is_an_error():
     """Prevents ids beyond a narrow mask from staying allowed (case H1)."""
     row = pipeline(SamplingPolicy(temperature=1.0), 5)
-    with pytest.raises(NotADistribution, match="mask has 4 entries, the logits 5"):
+    with pytest.raises(GrammarError, match=r"mask has shape \[4\], the logits \[5\]"):
         row.distribution(torch.zeros(5), prefix([0], 1, Only({1}, 4)), 1)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from specframe.distribution import Distribution
 from specframe.errors import ProposalError
-from specframe.proposal import DraftRequest, Drawn, Needs, Proposal, Round, TargetFacts, TokenView
+from specframe.proposal import DraftRequest, Drawn, Needs, Proposal, Round, TargetFacts, TokenView, lend
 from specframe.testing import Adversary, Faulty, LogitsDrafter, Oracle, RandomOffers
 
 V = 8
@@ -19,6 +19,9 @@ class Context:
 
     def __init__(self, ids, forbidden=()):
         self.ids, self.forbidden, self.draws = list(ids), set(forbidden), []
+
+    def is_complete(self):
+        return False
 
     def is_allowed(self, token):
         return token not in self.forbidden
@@ -41,9 +44,9 @@ def make(ids=(1, 2), room=4, stop_ids=(), forbidden=()):
     return made, proposal, context
 
 
-def lend(propose, **options):
+def lend_one(propose, **options):
     made, proposal, context = make(**options)
-    made.lend("mine", propose)
+    lend(made, "mine", propose)
     return proposal, context
 
 
@@ -61,7 +64,7 @@ def test_offers_are_point_masses_in_order():
         assert round.offer(torch.tensor(7))
         assert round.draw(row(4)) == 4
 
-    proposal, _ = lend(propose)
+    proposal, _ = lend_one(propose)
     assert proposal.ids == [5, 6, 7, 4]
     assert all(type(token) is int for token in proposal.ids)
     assert proposal.parents == [-1, 0, 1, 2]
@@ -78,7 +81,7 @@ def test_ids_outside_the_vocabulary_raise_in_the_drafter(token):
         with pytest.raises(ProposalError, match=rf"in \[0, {V}\).*got {token}"):
             round.offer(token)
 
-    assert lend(propose)[0].ids == []
+    assert lend_one(propose)[0].ids == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_tokens_that_are_no_ids_are_refused(token):
         with pytest.raises(ProposalError, match="integer id"):
             round.offer(token)
 
-    assert lend(propose)[0].ids == []
+    assert lend_one(propose)[0].ids == []
 
 
 def test_room_is_never_exceeded():
@@ -106,10 +109,10 @@ def test_room_is_never_exceeded():
         assert round.draw(row(3)) is None
         assert round.draw_rows(torch.stack([row(3)])) == []
 
-    proposal, context = lend(propose, room=2)
+    proposal, context = lend_one(propose, room=2)
     assert proposal.ids == [2, 1]
     assert context.draws == []  # nothing is drawn for what has no room
-    assert lend(lambda round: round.offer(1), room=0)[0].ids == []
+    assert lend_one(lambda round: round.offer(1), room=0)[0].ids == []
 
 
 def test_an_id_is_checked_even_when_the_round_is_full():
@@ -119,7 +122,7 @@ def test_an_id_is_checked_even_when_the_round_is_full():
         with pytest.raises(ProposalError):
             round.offer(V)
 
-    lend(propose, room=0)
+    lend_one(propose, room=0)
 
 
 def test_a_stop_token_ends_the_round():
@@ -132,15 +135,15 @@ def test_a_stop_token_ends_the_round():
         assert not round.offer(1)
         assert round.draw(row(1)) is None
 
-    assert lend(propose, stop_ids=[2])[0].ids == [5, 2]
-    assert lend(lambda round: round.draw_rows(torch.stack([row(5), row(2), row(1)])), stop_ids=[2])[0].ids == [5, 2]
+    assert lend_one(propose, stop_ids=[2])[0].ids == [5, 2]
+    assert lend_one(lambda round: round.draw_rows(torch.stack([row(5), row(2), row(1)])), stop_ids=[2])[0].ids == [5, 2]
 
 
 def test_the_next_drafter_cannot_go_on_after_a_stop_token():
     """Prevents the end of a round from being forgotten between drafters."""
     made, proposal, _ = make(stop_ids=[2])
-    made.lend("first", lambda round: round.offer(2))
-    made.lend("second", lambda round: round.offer(3))
+    lend(made, "first", lambda round: round.offer(2))
+    lend(made, "second", lambda round: round.offer(3))
     assert proposal.ids == [2]
 
 
@@ -151,7 +154,7 @@ def test_forbidden_offers_add_nothing():
         assert not round.offer(3)
         assert round.offer(4)
 
-    assert lend(propose, forbidden=[3])[0].ids == [4]
+    assert lend_one(propose, forbidden=[3])[0].ids == [4]
 
 
 def test_draws_see_what_was_proposed_before():
@@ -163,14 +166,14 @@ def test_draws_see_what_was_proposed_before():
         round.draw(row(0), ids=[7, 6, 5, 4, 3, 2, 1, 0])
         assert round.context[:] == (1, 2, 5, 6, 7)
 
-    _, context = lend(propose)
+    _, context = lend_one(propose)
     assert context.draws == [(1, (1, 2, 5), None), (2, (1, 2, 5, 6), (7, 6, 5, 4, 3, 2, 1, 0))]
 
 
 def test_draw_rows_is_draw_row_by_row():
     """Prevents parallel heads from being drawn in another order, or beyond the room."""
     rows = torch.stack([row(token) for token in (3, 1, 4, 1, 5)])
-    proposal, context = lend(lambda round: round.draw_rows(rows), room=3)
+    proposal, context = lend_one(lambda round: round.draw_rows(rows), room=3)
     assert proposal.ids == [3, 1, 4]
     assert [node for node, _, _ in context.draws] == [0, 1, 2]
     assert [ids for _, ids, _ in context.draws] == [(1, 2), (1, 2, 3), (1, 2, 3, 1)]
@@ -184,7 +187,7 @@ def test_draw_rows_wants_rows(shape):
         with pytest.raises(ProposalError, match="draw_rows takes"):
             round.draw_rows(torch.zeros(shape))
 
-    lend(propose)
+    lend_one(propose)
 
 
 def test_a_bad_row_adds_nothing_and_keeps_what_stands():
@@ -196,7 +199,7 @@ def test_a_bad_row_adds_nothing_and_keeps_what_stands():
 
     made, proposal, _ = make()
     with pytest.raises(ProposalError):
-        made.lend("mine", propose)
+        lend(made, "mine", propose)
     assert proposal.ids == [3]
 
 
@@ -204,7 +207,7 @@ def test_a_closed_round_takes_nothing():
     """Prevents a late callback from adding to a round that is already verified (case M1)."""
     made, proposal, _ = make()
     kept = []
-    made.lend("mine", kept.append)
+    lend(made, "mine", kept.append)
     for call in (lambda: kept[0].offer(1), lambda: kept[0].draw(row(1)), lambda: kept[0].draw_rows(row(1)[None])):
         with pytest.raises(ProposalError, match="closed"):
             call()
@@ -215,10 +218,10 @@ def test_a_round_is_closed_after_a_failure_too():
     """Prevents a drafter that failed from adding more to the round."""
     made, proposal, _ = make()
     with pytest.raises(ZeroDivisionError):
-        made.lend("mine", lambda round: 1 / 0)
+        lend(made, "mine", lambda round: 1 / 0)
     with pytest.raises(ProposalError, match="closed"):
         made.offer(1)
-    made.lend("other", lambda round: round.offer(1))
+    lend(made, "other", lambda round: round.offer(1))
     assert proposal.drafters == ["other"]
 
 
@@ -237,7 +240,7 @@ def test_another_thread_is_refused():
         thread.start()
         thread.join()
 
-    proposal, _ = lend(propose)
+    proposal, _ = lend_one(propose)
     assert proposal.ids == []
     assert "thread" in caught[0]
 
@@ -293,7 +296,7 @@ def request(prompt=(1, 2)):
 
 
 def proposed(drafter, ids=(1, 2), room=4):
-    proposal, _ = lend(drafter.open(request()).propose, ids=ids, room=room)
+    proposal, _ = lend_one(drafter.open(request()).propose, ids=ids, room=room)
     return proposal
 
 
@@ -315,10 +318,10 @@ def test_faulty_drafters_fail_where_they_are_told():
     drafter = Faulty("propose", at_call=1, inner=Oracle([3, 4]))
     session = drafter.open(request())
     made, proposal, _ = make()
-    made.lend("mine", session.propose)
+    lend(made, "mine", session.propose)
     made, proposal, _ = make(room=1)
     with pytest.raises(RuntimeError, match="scripted failure of propose"):
-        made.lend("mine", session.propose)
+        lend(made, "mine", session.propose)
     assert proposal.ids == [3]  # added before it failed
     for method, call in (
         ("open", lambda d: d.open(request())),

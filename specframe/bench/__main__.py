@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import transformers
 
-from specframe.bench.arms import Arm, EngineArm, lookup_strategy, transformers_arm
+from specframe.bench.arms import Arm, EngineArm, TransformersArm, lookup_strategy
 from specframe.bench.overhead import copied_per_round, outside_forwards
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import core_workload
@@ -28,6 +28,7 @@ from specframe.prompt import encode
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget
 
+MOST_DRIFT = 0.02
 KINDS = ("edit", "quote", "json", "chat")
 LIBRARY_SETTINGS: dict[str, dict[str, int]] = {
     "library lookup 3, ngram 2": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2},
@@ -57,7 +58,22 @@ def main(arguments: list[str] | None = None) -> int:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(text)
     print(text)
-    return 0
+    for complaint in complaints(results):
+        print(complaint, file=sys.stderr)
+    return 1 if complaints(results) else 0
+
+
+def complaints(results: dict[str, Any]) -> list[str]:
+    """Return what makes a run invalid: a control that drifted, or arms that generated other tokens."""
+    found = []
+    control = results["control_a_a"]["total_over_total"]
+    if abs(control - 1) > MOST_DRIFT:
+        found.append(f"the A/A control is {control}, more than {MOST_DRIFT:.0%} from 1: the machine was not quiet")
+    for name, by_kind in results["over_library_plain"].items():
+        num_same, _, num_all = by_kind["all"]["matched"].partition("/")
+        if num_same != num_all:
+            found.append(f"arm '{name}' gave other tokens than plain decoding: matched {num_same}/{num_all}")
+    return found
 
 
 def run(
@@ -73,13 +89,12 @@ def run(
             [encode(item.messages, target.facts) for item in items],
             max_new_tokens=max_new_tokens,
             repeats=times,
-            prepare=target.reset,
             progress=lambda text: progress(f"{split}: {text}"),
         )
 
-    library = {name: transformers_arm(target.model, **setting) for name, setting in LIBRARY_SETTINGS.items()}
+    library = {name: TransformersArm(target.model, **setting) for name, setting in LIBRARY_SETTINGS.items()}
     own: dict[str, Arm] = {name: EngineArm(target, strategy) for name, strategy in OWN_SETTINGS.items()}
-    plain = transformers_arm(target.model)
+    plain = TransformersArm(target.model)
     tuning = timed("tune", {"library plain": plain, **library, **own}, 1)
     scores = {name: tuning.compare(name, "library plain")["total_over_total"] for name in (*library, *own)}
     best_library, best_own = min(library, key=scores.__getitem__), min(own, key=scores.__getitem__)

@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
-from specframe.engine import Engine, Result
+from specframe.engine import Engine
 from specframe.strategy import DrafterUse, Length, Strategy
+from specframe.stream import Result
 from specframe.transformers_target import TransformersTarget
 
-Arm = Callable[[Sequence[int], int], tuple[int, ...]]
+
+class Arm(Protocol):
+    """A way to generate."""
+
+    def __call__(self, prompt_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
+        """Return the generated ids."""
+
+    def reset(self) -> None:
+        """Forget everything learned from earlier prompts."""
 
 
-def transformers_arm(model: Any, **arguments: Any) -> Arm:
-    """Return transformers' own greedy ``generate`` with further arguments, such as ``prompt_lookup_num_tokens``."""
+class TransformersArm:
+    """transformers' own greedy ``generate`` with further arguments, such as ``prompt_lookup_num_tokens``."""
 
-    def run(prompt_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
+    def __init__(self, model: Any, **arguments: Any) -> None:
+        self._model, self._arguments = model, arguments
+
+    def __call__(self, prompt_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
         inputs = torch.tensor([list(prompt_ids)])
-        output = model.generate(
+        output = self._model.generate(
             inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=max_new_tokens,
             do_sample=False,
-            **arguments,
+            **self._arguments,
         )
         return tuple(output[0, inputs.shape[1] :].tolist())
 
-    return run
+    def reset(self) -> None:
+        """Do nothing: ``generate`` keeps nothing."""
 
 
 class EngineArm:
-    """A specframe engine as an arm; forgets everything before each prompt. ``last`` is the last result."""
+    """A specframe engine as an arm. ``last`` is the last result."""
 
     def __init__(self, target: TransformersTarget, strategy: Strategy, **arguments: Any) -> None:
         self.engine = Engine(target, strategy=strategy)
@@ -44,6 +57,10 @@ class EngineArm:
         assert isinstance(result, Result)
         self.last = result
         return result.token_ids
+
+    def reset(self) -> None:
+        """Forget the cached prefix and what the drafters learned."""
+        self.engine.reset()
 
 
 def lookup_strategy(max_tokens: int, **options: Any) -> Strategy:

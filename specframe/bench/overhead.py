@@ -104,7 +104,8 @@ def copied_per_round(target: TransformersTarget, *, num_positions: int, num_rows
             model(torch.tensor([block]), cache=cache)
         cache.crop(-num_rows)
 
-    past = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    layers: Any = cache.layers
+    past = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
     result = {
         "positions": num_positions,
         "rows": num_rows,
@@ -122,8 +123,8 @@ class _CopyCounter(TorchDispatchMode):
     """Adds up the bytes that copying operators write."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.num_bytes = 0
+        super().__init__()  # type: ignore[no-untyped-call]  # the library's own
+        self.num_bytes: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -137,7 +138,7 @@ def _copied_megabytes(run: Callable[[], None]) -> float:
     run()  # buffers are made on the first call
     with _CopyCounter() as counter:
         run()
-    return counter.num_bytes / 1e6
+    return float(counter.num_bytes / 1e6)
 
 
 def _paired_ratio(first: Callable[[], None], second: Callable[[], None], pairs: int = 15) -> float:

@@ -16,8 +16,6 @@ import attrs
 from specframe.bench.arms import Arm
 from specframe.bench.workload import WorkItem
 
-Prepare = Callable[[], None]
-
 
 @attrs.define
 class Timed:
@@ -52,7 +50,6 @@ def time_arms(
     *,
     max_new_tokens: int,
     repeats: int,
-    prepare: Prepare,
     progress: Callable[[str], None],
 ) -> Timed:
     """Run every arm on every prompt, ``repeats`` times after a warm-up; the order of arms is shuffled for each prompt."""
@@ -60,7 +57,7 @@ def time_arms(
     order = random.Random(0)
     for name, arm in arms.items():
         progress(f"warm-up {name}")
-        prepare()
+        arm.reset()
         arm(prompts[0], 8)
     for repeat in range(repeats):
         for index, prompt in enumerate(prompts):
@@ -68,7 +65,7 @@ def time_arms(
             names = list(arms)
             order.shuffle(names)
             for name in names:
-                prepare()
+                arms[name].reset()
                 start = time.perf_counter()
                 timed.token_ids[name][index] = arms[name](prompt, max_new_tokens)
                 timed.seconds[name][index].append(time.perf_counter() - start)

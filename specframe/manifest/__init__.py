@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.manifest.report import Finding, Report, check
     from specframe.manifest.collector import collect, of_target
     from specframe.manifest.diff import Difference, compare, require_equal
     from specframe.manifest.digest import COVERS, grammar_digest, sampling_digest
     from specframe.manifest.file import dumps, loads, read, write
     from specframe.manifest.identity import Manifest
+    from specframe.manifest.report import Finding, Report, check
     from specframe.manifest.rules import RULES, Rule
     from specframe.manifest.source import Source, open_source
 

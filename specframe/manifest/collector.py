@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -21,8 +22,6 @@ from specframe.manifest.tensors import ADAPTER_CONFIG, Weighed, adapter_digest, 
 
 if TYPE_CHECKING:
     from specframe.target import Target
-
-COLLECTOR = 1  # raise it when the same files would give another manifest
 
 _OUTPUT_MAP = "target_ids.json"
 _SMALL_FILES = frozenset((".json", ".jinja", ".model", ".txt", ".tiktoken"))
@@ -116,7 +115,15 @@ def _remembered(source: Source) -> Manifest:
 def _key(source: Source) -> list[Any]:
     """Return what the cheap parts depend on; weight files are among it where a dtype is read off them."""
     files = weight_files(source.folder) if source.folder is not None and has_weights(source.folder) else []
-    return [COLLECTOR, version("transformers"), version("tokenizers"), _fingerprint(source), list(map(stamp, files))]
+    return [_code(), version("transformers"), version("tokenizers"), _fingerprint(source), list(map(stamp, files))]
+
+
+@functools.cache
+def _code() -> str:
+    """Return a digest of the code that makes manifests: what another version of it has kept is not used."""
+    here = Path(__file__).parent
+    files = [*here.glob("*.py"), here.parent / "text.py", here.parent / "transformers_target.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
 
 
 def _fingerprint(source: Source) -> Any:

@@ -14,8 +14,8 @@ import attrs
 import typer
 
 if TYPE_CHECKING:
-    from specframe.manifest.report import Report, Strings
     from specframe.manifest.identity import Manifest
+    from specframe.manifest.report import Report, Strings
 
 app = typer.Typer(no_args_is_help=True, help="Say what a model is, and whether a draft model fits it.")
 
@@ -114,8 +114,8 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Show the fields in which two manifests differ. Exit status: 0 if there are none, 1 if there are."""
-    from specframe.manifest.report import shorten
     from specframe.manifest.diff import compare
+    from specframe.manifest.report import shorten
 
     differences = compare(_subject(a, weights=True)[0], _subject(b, weights=True)[0])
     if as_json:

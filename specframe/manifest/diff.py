@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from specframe.errors import IncompatibleManifest
-from specframe.manifest.report import shorten
 from specframe.manifest.identity import Manifest
+from specframe.manifest.report import shorten
 
 # Told by another field, or no part of the identity.
 _NOT_COMPARED = ("license", "tokenizer.vocabulary_blocks", "tokenizer.digest")

@@ -17,6 +17,8 @@ from typing import Any
 from specframe.demo import cache_folder
 from specframe.manifest.digest import canonical
 
+MOST_ENTRIES = 1000
+
 
 def remember(kind: str, key: Any, make: Callable[[], Any]) -> Any:
     """Return the JSON value that was made for this key before, else make it and keep it."""
@@ -35,7 +37,17 @@ def remember(kind: str, key: Any, make: Callable[[], Any]) -> Any:
         ) as file:
             json.dump({"sum": _sum(value), "value": value}, file)
         os.replace(file.name, path)
+        _forget_oldest(path.parent)
     return value
+
+
+def _forget_oldest(folder: Path) -> None:
+    """Keep the folder from growing for ever: of too many entries the older half goes."""
+    entries = list(folder.iterdir())
+    if len(entries) > MOST_ENTRIES:
+        by_age = sorted(entries, key=lambda entry: entry.stat().st_mtime)
+        for entry in by_age[: len(entries) // 2]:
+            entry.unlink(missing_ok=True)
 
 
 def stamp(file: Path) -> list[Any]:

@@ -53,7 +53,7 @@ def has_weights(folder: Path) -> bool:
 def weigh(files: Iterable[Path]) -> Weighed:
     """Return the digest of weight files; computed once for files of the same path, size and time."""
     files = list(files)
-    found = remember("weights", [stamp(file) for file in files], lambda: _weigh(files))
+    found = remember("weights", ["weights-v1", *map(stamp, files)], lambda: _weigh(files))
     return Weighed(*found)
 
 

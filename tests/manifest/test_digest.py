@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 from conftest import edit
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specframe import SamplingPolicy, pure
@@ -72,27 +74,24 @@ def test_a_value_without_a_canonical_form_is_an_error():
         canonical({"a": object()})
 
 
-@given(st.randoms(use_true_random=False))
-def test_a_manifest_does_not_depend_on_dictionary_order(tmp_path_factory, random):
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_a_manifest_does_not_depend_on_dictionary_order(copy_of, seed):
     """Another writer of the same configuration sorts its keys differently."""
-    from conftest import save_model
-
-    global _FOLDER
-    if _FOLDER is None:
-        _FOLDER = save_model(tmp_path_factory.mktemp("order") / "model")
-    expected = collect(open_source(_FOLDER))
-    for name in ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"):
-        edit(_FOLDER / name, lambda data: reorder(data, random))
-    assert collect(open_source(_FOLDER)) == expected
-
-
-_FOLDER: Path | None = None
+    random = Random(seed)
+    folder = copy_of(f"model-{seed}")
+    try:
+        expected = collect(open_source(folder))
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"):
+            edit(folder / name, lambda data: reorder(data, random))
+        assert collect(open_source(folder)) == expected
+    finally:
+        shutil.rmtree(folder)
 
 
 def reorder(value, random):
     if isinstance(value, dict):
-        keys = random.sample(list(value), len(value))
-        return {key: reorder(value[key], random) for key in keys}
+        return {key: reorder(value[key], random) for key in random.sample(list(value), len(value))}
     return [reorder(item, random) for item in value] if isinstance(value, list) else value
 
 
@@ -103,8 +102,7 @@ SCRIPT = (
 MARKERS = ("marker-path", "marker-user", "marker-host")
 
 
-@pytest.mark.parametrize("seed", ["0", "1"])
-def test_a_manifest_is_the_same_in_another_process_and_place_and_holds_none_of_it(copy_of, tmp_path, seed):
+def test_a_manifest_is_the_same_in_another_process_and_place_and_holds_none_of_it(copy_of, tmp_path):
     """Hash seeds, folders, user and host differ between any two machines; a manifest is made to be shared."""
     here = dumps(collect(open_source(copy_of("model")), weights=True))
     folder = tmp_path / "marker-path" / "home" / "marker-user"
@@ -113,7 +111,7 @@ def test_a_manifest_is_the_same_in_another_process_and_place_and_holds_none_of_i
     edit(folder / "config.json", lambda data: data | {"_name_or_path": str(folder)})
     edit(folder / "tokenizer_config.json", lambda data: data | {"name_or_path": str(folder)})
     surroundings = os.environ | {
-        "PYTHONHASHSEED": seed,
+        "PYTHONHASHSEED": "1",
         "USER": "marker-user",
         "LOGNAME": "marker-user",
         "HOME": str(tmp_path / "marker-path"),
@@ -191,6 +189,17 @@ def test_a_cache_folder_that_cannot_be_written_is_no_error(copy_of, tmp_path, mo
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "file"))
     assert collect(open_source(copy_of("model")), weights=True).weights.digest
+
+
+def test_what_is_kept_does_not_grow_for_ever(cache_folder, monkeypatch):
+    """A test suite alone makes thousands of models."""
+    from specframe.manifest import remember
+
+    monkeypatch.setattr(remember, "MOST_ENTRIES", 8)
+    for index in range(30):
+        assert remember.remember("number", index, lambda index=index: index) == index
+    assert len(list((cache_folder / "manifests").iterdir())) <= 8
+    assert remember.remember("number", 29, lambda: pytest.fail("the newest was forgotten")) == 29
 
 
 def test_loaded_tensors_weigh_what_their_files_do(copy_of):

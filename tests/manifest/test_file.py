@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import attrs
 import pytest
 from hypothesis import given
@@ -57,7 +59,9 @@ def test_any_values_survive_the_file(rope, string, limit):
         (lambda text: text.replace("format = 1", "format = 2"), "format 2; this specframe reads format 1: upgrade"),
         (lambda text: text.replace("format = 1", "format = true"), "no 'format' number"),
         (lambda text: text.replace('dtype = "float32"', 'dtype = "float16"'), "changed or cut off after it was made"),
-        (lambda text: text.replace('dtype = "float32"', 'dtyp = "float32"'), "unknown key 'numerics.dtyp'; allowed: dtype"),
+        (lambda text: text.replace('dtype = "float32"', 'dtyp = "float32"'), "'numerics.dtype' is missing"),
+        (lambda text: text + "speed = 3\n", "changed or cut off"),
+        (lambda text: text.replace("origin = 0", "orign = 0"), "unknown key 'positions.orign'; allowed: .*origin"),
         (lambda text: text.replace("hidden_size = 32", 'hidden_size = "32"'), "'model.hidden_size' must be"),
         (lambda text: text.replace("hidden_size = 32", "hidden_size = 33"), "changed or cut off"),
         (lambda text: text.replace("computation-v1", "computation-v9"), "'computation-v9'; this specframe knows"),
@@ -87,10 +91,8 @@ def test_every_cut_and_every_changed_digit_is_noticed(data):
         damaged = text[:position]
     else:
         damaged = text[:position] + data.draw(st.characters(codec="utf-8")) + text[position + 1 :]
-    try:
+    with contextlib.suppress(InvalidManifest):
         assert attrs.evolve(loads(damaged), license="MIT") == SMALL
-    except InvalidManifest:
-        pass
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path):

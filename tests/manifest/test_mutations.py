@@ -205,23 +205,19 @@ MUTATIONS = {
         "tokenizer.special.bos",
     ),
     "an added token no longer special": Mutation(
-        both(tokenizer(unspecial), lambda folder: edit(folder / "tokenizer_config.json", without("extra_special_tokens"))),
+        both(
+            tokenizer(unspecial), lambda folder: edit(folder / "tokenizer_config.json", without("extra_special_tokens"))
+        ),
         {"token-bytes": REFUSE, "added-tokens": REFUSE},
         "tokenizer.added_tokens",
     ),
-    "an added token strips spaces": Mutation(
-        tokenizer(strip_left), {"added-tokens": REFUSE}, "tokenizer.added_tokens"
-    ),
+    "an added token strips spaces": Mutation(tokenizer(strip_left), {"added-tokens": REFUSE}, "tokenizer.added_tokens"),
     "another decoder": Mutation(
         tokenizer(put("decoder", {"type": "Fuse"})), {"token-bytes": REFUSE}, "tokenizer.decoder"
     ),
     # How text becomes ids.
-    "a merge missing": Mutation(
-        tokenizer(drop_last_merge), {"segmentation": REFUSE}, "tokenizer.segmentation"
-    ),
-    "merges in another order": Mutation(
-        tokenizer(reorder_merges), {"segmentation": REFUSE}, "tokenizer.segmentation"
-    ),
+    "a merge missing": Mutation(tokenizer(drop_last_merge), {"segmentation": REFUSE}, "tokenizer.segmentation"),
+    "merges in another order": Mutation(tokenizer(reorder_merges), {"segmentation": REFUSE}, "tokenizer.segmentation"),
     "merges ignored for known words": Mutation(
         tokenizer(model_put(ignore_merges=True)), {"segmentation": REFUSE}, "tokenizer.segmentation"
     ),
@@ -246,9 +242,7 @@ MUTATIONS = {
     ),
     "another padding side": Mutation(tokenizer_config(padding_side="left"), {}, "tokenizer.padding_side"),
     "another truncation side": Mutation(tokenizer_config(truncation_side="left"), {}, "tokenizer.truncation_side"),
-    "a padding token": Mutation(
-        tokenizer_config(pad_token="<eot>"), {"special-tokens": NOTE}, "boundaries.pad_id"
-    ),
+    "a padding token": Mutation(tokenizer_config(pad_token="<eot>"), {"special-tokens": NOTE}, "boundaries.pad_id"),
     # Prompts and ends.
     "another template": Mutation(
         lambda folder: (folder / "chat_template.jinja").write_text(TEMPLATE),
@@ -287,9 +281,7 @@ MUTATIONS = {
         "model.architecture",
     ),
     "a padded head": Mutation(config(vocab_size=320), {"head-width": NOTE}, "model.head_width"),
-    "a short head": Mutation(
-        config(vocab_size=260), {"head-short": SLOWER, "head-width": NOTE}, "model.head_width"
-    ),
+    "a short head": Mutation(config(vocab_size=260), {"head-short": SLOWER, "head-width": NOTE}, "model.head_width"),
     "another dtype": Mutation(config(dtype="bfloat16"), {"dtype": NOTE}, "numerics.dtype"),
     "quantised": Mutation(
         config(quantization_config={"quant_method": "gptq", "bits": 4}), {}, "weights.quantization.bits"
@@ -313,9 +305,7 @@ MUTATIONS = {
     "a sliding window": Mutation(
         config(model_type="mistral", sliding_window=16), {"sliding-window": NOTE}, "positions.sliding_window"
     ),
-    "window layers": Mutation(
-        config(layer_types=["sliding_attention", "full_attention"]), {}, "positions.layers"
-    ),
+    "window layers": Mutation(config(layer_types=["sliding_attention", "full_attention"]), {}, "positions.layers"),
     # Weights: any draft weights fit, a pin sees every bit.
     "one weight": Mutation(weights(nudge), {}, "weights.digest"),
     "two tensors swapped": Mutation(weights(swap_tensors), {}, "weights.digest"),

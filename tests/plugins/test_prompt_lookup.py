@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import specframe_prompt_lookup
 from specframe import Commit, DraftRequest, InvalidStrategy, Round, TargetFacts
-from specframe.proposal import Drawn, Proposal
+from specframe.proposal import Drawn, Proposal, lend
 from specframe.strategy import Strategy, structure
 from specframe_prompt_lookup import PromptLookup, PromptLookupOptions
 from specframe_prompt_lookup.drafter import PromptLookupSession
@@ -45,6 +45,9 @@ class FakeContext:
     def __init__(self, ids: list[int], forbidden: tuple[int, ...] = ()) -> None:
         self.ids: Sequence[int] = ids
         self._ids, self._forbidden = ids, forbidden
+
+    def is_complete(self) -> bool:
+        return False
 
     def is_allowed(self, token: int) -> bool:
         return token not in self._forbidden
@@ -87,8 +90,8 @@ class Generation:
             for token in before:
                 assert round.offer(token)
 
-        round.lend("other", propose_before)
-        round.lend("prompt_lookup", self.session.propose)
+        lend(round, "other", propose_before)
+        lend(round, "prompt_lookup", self.session.propose)
         assert proposal.laws == [None] * len(proposal)
         return proposal.ids[len(before) :]
 

@@ -1,0 +1,155 @@
+"""One generation's request: what a caller passes, checked before anything runs.
+
+Knows the target's facts; nothing about engines and rounds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import attrs
+import torch
+
+from specframe.errors import InvalidRequest
+from specframe.grammar import Grammar
+from specframe.policy import SamplingPolicy
+from specframe.prompt import Prompt, encode
+from specframe.proposal import TargetFacts
+from specframe.random import fresh_seed
+from specframe.stop import StopStrings, as_stop_strings
+
+DEFAULT_MAX_NEW_TOKENS = 256
+_POLICY_FIELDS = frozenset(field.name for field in attrs.fields(SamplingPolicy))
+
+
+class Arguments(TypedDict, total=False):
+    """What ``generate`` and ``stream`` take beside the prompt; every field of ``SamplingPolicy`` stands here by name.
+
+    ``max_new_tokens``: the budget, 256 by default; ``stop``: strings that end the output; ``stop_ids``: ids that do, instead
+    of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them; ``grammar``: a
+    ``Grammar``; ``policy``: all sampling fields at once, instead of single ones; ``criterion``: called with the ids so far,
+    ``[1, length]``, after each emitted token, and ends the output by returning True; ``keep_prefix``: whether later requests
+    may reuse the target's cache, True by default.
+    """
+
+    max_new_tokens: int
+    stop: str | Sequence[str] | None
+    stop_ids: Sequence[int] | frozenset[int] | None
+    seed: int | None
+    log_probs: bool
+    grammar: Grammar | None
+    policy: SamplingPolicy | None
+    criterion: Callable[[torch.Tensor], bool] | None
+    keep_prefix: bool
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    no_repeat_ngram_size: int | None
+    logit_bias: Mapping[int, float] | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    suppress_tokens: Sequence[int] | None
+    min_new_tokens: int | None
+    processors: Sequence[Any] | None
+
+
+@attrs.frozen
+class Request:
+    """A checked request.
+
+    ``seed`` is None when greedy; ``sample`` numbers generations of a prompt; ``keep_prefix``: whether the target's cache may
+    serve later requests.
+    """
+
+    prompt_ids: tuple[int, ...]
+    budget: int
+    policy: SamplingPolicy
+    stop_ids: frozenset[int]
+    stop_strings: StopStrings
+    seed: int | None = None
+    sample: int = 0
+    grammar: Grammar | None = None
+    log_probs: bool = False
+    keep_prefix: bool = True
+    criterion: Callable[[torch.Tensor], bool] | None = None
+
+
+def make_request(prompt: Prompt, arguments: Mapping[str, Any], facts: TargetFacts) -> Request:
+    """Return the checked request. Raises ``InvalidRequest``."""
+    _check_names(arguments)
+    policy = _policy(arguments)
+    policy.check_ids(facts.vocab_size)
+    strings = as_stop_strings(arguments.get("stop"))
+    if strings.strings and facts.tokenizer is None:
+        raise InvalidRequest("stop", "needs a target with a tokenizer", strings.strings, "use stop_ids")
+    grammar, criterion = arguments.get("grammar"), arguments.get("criterion")
+    if grammar is not None and not all(hasattr(grammar, name) for name in ("start", "mask", "advance", "is_final")):
+        raise InvalidRequest("grammar", "must be a Grammar (start, mask, advance, is_final)", grammar)
+    if criterion is not None and not callable(criterion):
+        raise InvalidRequest("criterion", "must be a function of the ids so far", criterion)
+    seed = arguments.get("seed")
+    seed = fresh_seed() if seed is None else integer("seed", seed, 0, 2**64 - 1)
+    return Request(
+        prompt_ids=encode(prompt, facts),
+        budget=integer("max_new_tokens", arguments.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS), 0),
+        policy=policy,
+        stop_ids=_stop_ids(arguments.get("stop_ids"), facts),
+        stop_strings=strings,
+        seed=None if policy.is_greedy else seed,
+        grammar=grammar,
+        log_probs=_flag("log_probs", arguments.get("log_probs", False)),
+        keep_prefix=_flag("keep_prefix", arguments.get("keep_prefix", True)),
+        criterion=criterion,
+    )
+
+
+def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Return an integer argument, a numpy one too. Raises ``InvalidRequest`` outside ``[low, high]``."""
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_integer or value < low or (high is not None and value > high):
+        rule = f"must be an integer >= {low}" if high is None else f"must be an integer in [{low}, {high}]"
+        raise InvalidRequest(name, rule, value)
+    return int(value)
+
+
+def _check_names(arguments: Mapping[str, Any]) -> None:
+    known = Arguments.__annotations__.keys()
+    for name in sorted(arguments.keys() - known):
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        raise InvalidRequest(
+            name, "is not an argument here", arguments[name], f"{hint}known: {', '.join(sorted(known))}"
+        )
+
+
+def _policy(arguments: Mapping[str, Any]) -> SamplingPolicy:
+    fields = {name: value for name, value in arguments.items() if name in _POLICY_FIELDS}
+    policy = arguments.get("policy")
+    if policy is None:
+        return SamplingPolicy(**fields)
+    if not isinstance(policy, SamplingPolicy):
+        raise InvalidRequest("policy", "must be a SamplingPolicy", policy)
+    if fields:
+        raise InvalidRequest("policy", "excludes single sampling fields", sorted(fields), "use one of the two")
+    return policy
+
+
+def _stop_ids(value: Any, facts: TargetFacts) -> frozenset[int]:
+    if value is None:
+        return facts.stop_ids
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidRequest("stop_ids", "must be a list of ids", value)
+    return frozenset(integer("stop_ids", token, 0, facts.vocab_size - 1) for token in value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(name, "must be True or False", value)
+    return value

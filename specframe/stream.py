@@ -1,0 +1,156 @@
+"""A generation in pieces: who may use the target, how a generation ends, and what is left of one that failed.
+
+Knows generations from outside, one step at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from weakref import WeakKeyDictionary
+
+import attrs
+
+from specframe.errors import EngineBusy, GenerationError, StreamNotFinished
+from specframe.generation import Generation, Piece
+from specframe.records import Event, RoundRecord, Stats, summarise
+from specframe.target import Target
+
+
+@attrs.frozen
+class Result:
+    """A finished generation.
+
+    ``token_ids``: the generated ids, a stop id included; ``text``: without stop strings and special tokens;
+    ``finish_reason``: ``stop``, ``length``, or ``cancelled`` for a stream that was closed early; ``stop_match``: the stop id
+    or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``token-exact`` or
+    ``distribution-exact``; ``log_probs``: natural logarithms of the model's probabilities of ``token_ids``, before any
+    processing, if asked for.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str
+    stop_match: int | str | None
+    seed: int | None
+    exactness: str
+    stats: Stats
+    records: tuple[RoundRecord, ...] = attrs.field(repr=False)
+    events: tuple[Event, ...] = ()
+    log_probs: tuple[float, ...] | None = attrs.field(default=None, repr=False)
+
+
+class Hold:
+    """The right to use a target: one generation at a time, the others wait. One for each target, whatever its engines."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread_id: int | None = None
+
+    def __enter__(self) -> Hold:
+        if not self._lock.acquire(blocking=False):
+            if self._thread_id == threading.get_ident():
+                raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
+            self._lock.acquire()
+        self.renew()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread_id = None
+        self._lock.release()
+
+    def renew(self) -> None:
+        """Note that the calling thread goes on with the generation; a stream may move between threads."""
+        self._thread_id = threading.get_ident()
+
+
+_holds: WeakKeyDictionary[Target, Hold] = WeakKeyDictionary()
+
+
+def hold_of(target: Target) -> Hold:
+    """Return the hold of a target."""
+    return _holds.setdefault(target, Hold())
+
+
+class Stream(Iterator[Piece]):
+    """A generation in pieces, one a round; the target is taken at the first and free again after the last.
+
+    ``close`` ends it early, between rounds, from any thread; ``result`` is there after the last piece, or after ``close``
+    with ``finish_reason`` ``cancelled``.
+    """
+
+    def __init__(self, begin: Callable[[], Generation], hold: Hold, *, exactness: str) -> None:
+        self._begin, self._hold, self._exactness = begin, hold, exactness
+        self._is_cancelled = False
+        self._result: Result | None = None
+        self._pieces = self._generate()
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    @property
+    def result(self) -> Result:
+        """The finished generation. Raises ``StreamNotFinished`` before its end, and for one that failed."""
+        if self._result is None:
+            raise StreamNotFinished(
+                "the stream has no result yet; read it to its end, or close it after its first piece"
+            )
+        return self._result
+
+    def close(self) -> None:
+        """End the generation and free the target; nothing more is emitted."""
+        self._is_cancelled = True
+        try:
+            self._pieces.close()
+        except ValueError:  # a round is running in another thread, and will be the last
+            return
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _generate(self) -> Generator[Piece, None, None]:
+        with self._hold:
+            generation = self._begin()
+            try:
+                while not generation.is_done and not self._is_cancelled:
+                    self._hold.renew()
+                    yield _step(generation)
+            except GeneratorExit:
+                self._is_cancelled = True
+            finally:
+                generation.close()
+            self._result = _finish(generation, self._exactness)
+
+
+def _step(generation: Generation) -> Piece:
+    try:
+        return generation.step()
+    except Exception as error:
+        if not generation.token_ids:
+            raise
+        raise GenerationError(
+            f"generation ended early: {error}", token_ids=generation.token_ids, text=generation.emitted_text()
+        ) from error
+
+
+def _finish(generation: Generation, exactness: str) -> Result:
+    generation.stopper.end("cancelled")  # changes nothing where it has ended already
+    request, stopper = generation.request, generation.stopper
+    return Result(
+        token_ids=tuple(generation.token_ids),
+        text=generation.text + stopper.take_text(),
+        finish_reason=stopper.reason or "cancelled",
+        stop_match=stopper.match,
+        seed=request.seed,
+        exactness=exactness,
+        stats=summarise(generation.records, emit_s=generation.emit_s),
+        records=tuple(generation.records),
+        events=generation.events,
+        log_probs=tuple(generation.log_probs) if request.log_probs else None,
+    )
