@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import PROMPT, tiny_config, tiny_model
+from models import PROMPT, engine_on, tiny_config, tiny_model
 from transformers import AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from specframe import TransformersTarget
 from specframe import attention as own
 from specframe.attention import NAME, AttentionSwap, attention
 
@@ -137,4 +138,13 @@ def test_a_model_with_another_attention_is_left_alone():
     model = AutoModelForCausalLM.from_config(tiny_config(), attn_implementation="eager")
     with AttentionSwap(model)():
         assert model.config._attn_implementation == "eager"
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_later_change_of_the_model_stands():
+    """A caller who switches the attention after the target was made must find it as they left it."""
+    model = tiny_model("llama")
+    target = TransformersTarget(model)
+    model.set_attn_implementation("eager")
+    engine_on(target).generate([5, 6, 7], max_new_tokens=4)
     assert model.config._attn_implementation == "eager"

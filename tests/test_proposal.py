@@ -248,7 +248,7 @@ def test_another_thread_is_refused():
 def test_nothing_takes_a_token_back():
     """Prevents an interface by which a drawn token could be dropped for its value."""
     public = {name for name in dir(Round) if not name.startswith("_")}
-    assert public == {"context", "draw", "draw_rows", "index", "lend", "offer", "room"}
+    assert public == {"context", "draw", "draw_rows", "index", "offer", "room"}
     assert {name for name in dir(Proposal) if not name.startswith("_")} == {
         "append",
         "drafters",

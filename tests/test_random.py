@@ -162,3 +162,11 @@ def test_gumbel_differs_by_position_and_sample(other):
     position, sample = other
     ids = np.arange(10)
     assert (CounterRandom(4).gumbel(0, ids) != CounterRandom(4, sample).gumbel(position, ids)).all()
+
+
+def test_few_ids_far_apart_get_the_words_of_all():
+    """Prevents the path that jumps to single blocks from giving other noise than the one that runs through."""
+    random = CounterRandom(7, sample=2)
+    every = random.gumbel(5, np.arange(250_000))
+    for ids in ([0], [3, 4, 5, 240_001], [1, 99_999, 100_000, 249_999], list(range(0, 250_000, 50_000))):
+        assert np.array_equal(random.gumbel(5, np.array(ids)), every[ids])

@@ -93,7 +93,8 @@ def check(
 
 def _run(rule: Rule, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Finding:
     target, draft = _under(ours, rule.field), _under(theirs, rule.other)
-    if target is not None and draft is not None and isinstance(target, dict) and isinstance(draft, dict):
+    shown: list[str | None]
+    if isinstance(target, dict) and isinstance(draft, dict):
         parted = [path for path in sorted(target.keys() | draft.keys()) if target.get(path) != draft.get(path)]
         shown = [_listed(side, parted) for side in (target, draft)]
     else:

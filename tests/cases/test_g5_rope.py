@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
+import torch
 from models import engine_on, tiny_model
 
 from specframe import TransformersTarget
@@ -84,3 +85,27 @@ def test_g5_other_models_are_not_limited():
     """A limit on a model that needs none makes it slow for nothing."""
     assert TransformersTarget(tiny_model()).facts.speculation_limit is None
     assert TransformersTarget(tiny_model("gpt2")).facts.speculation_limit is None
+
+
+@pytest.mark.parametrize("rope_type", ROPES)
+def test_g5_a_long_prompt_is_fed_in_one_call(rope_type):
+    """Chunks of different lengths would be rotated by different frequencies, which is another model."""
+    prompt = [5 + token % 40 for token in range(30)]
+    target = make_target(rope_type)
+    expected = target.model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, 30:].tolist()
+    for chunk in (4, 1024):
+        chunked = TransformersTarget(target.model, prefill_chunk=chunk)
+        assert engine_on(chunked).generate(prompt, max_new_tokens=8).token_ids == tuple(expected)
+
+
+@pytest.mark.parametrize("rope_type", ROPES)
+def test_g5_requests_do_not_influence_one_another(rope_type):
+    """A long request leaves its frequencies in the model; the next one must find those that were loaded."""
+    first, second = [5 + token % 40 for token in range(50)], [7 + token % 30 for token in range(20)]
+    alone = engine_on(make_target(rope_type)).generate(second, max_new_tokens=10, log_probs=True)
+    engine = engine_on(make_target(rope_type))
+    for _ in range(2):
+        engine.generate(first, max_new_tokens=8)
+        after = engine.generate(second, max_new_tokens=10, log_probs=True)
+        assert after.token_ids == alone.token_ids
+        assert np.allclose(after.log_probs, alone.log_probs, rtol=0, atol=1e-10)
