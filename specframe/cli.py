@@ -87,6 +87,7 @@ def generate(
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16; the model's own if not given.")
     ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; where the model loads if not given.")] = None,
     temperature: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING, help="0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option(rich_help_panel=SAMPLING, help="Keep the k likeliest ids.")] = None,
     top_p: Annotated[
@@ -152,10 +153,10 @@ def generate(
 
     import specframe
 
-    engine = specframe.load(target, strategy=strategy, dtype=dtype)
+    engine = specframe.load(target, strategy=strategy, dtype=dtype, device=device)
     if as_json:
         _generate_json(engine, prompt, n, arguments)
-    elif n == 1 and sys.stdout.isatty() and not no_stream:
+    elif n == 1 and sys.stdout is not None and sys.stdout.isatty() and not no_stream:
         _print_note(_stream_text(engine, prompt, arguments))
     else:
         _generate_text(engine, prompt, n, arguments)
@@ -289,6 +290,13 @@ def _options(entry: DrafterEntry) -> dict[str, dict[str, Any]]:
     return {field.name: _default(field.default) for field in attrs.fields(entry.options)}
 
 
+def _made(factory: Any) -> Any:
+    try:
+        return factory()
+    except Exception as error:  # a stranger's code; the list goes on
+        return f"broken ({type(error).__name__})"
+
+
 def _default(default: Any) -> dict[str, Any]:
     import attrs
 
@@ -297,7 +305,7 @@ def _default(default: Any) -> dict[str, Any]:
     factory = getattr(default, "factory", None)  # attrs keeps a factory in place of a default
     if factory is None:
         return {"is_required": False, "default": default}
-    return {"is_required": False, "default": "computed" if default.takes_self else factory()}
+    return {"is_required": False, "default": "computed" if default.takes_self else _made(factory)}
 
 
 def _plugin_lines(plugin: Plugin) -> Sequence[str]:

@@ -19,6 +19,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 from transformers.generation import logits_process as library
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -85,7 +86,7 @@ class CustomGenerate:
             input_ids,
             max_new_tokens=_budget(stopping_criteria, generation_config, input_ids.shape[1]),
             stop=spec_stop,
-            stop_ids=_stop_ids(stopping_criteria),
+            stop_ids=_stop_ids(stopping_criteria, engine.target.facts.vocab_size),
             seed=spec_seed if generation_config.do_sample else None,
             policy=_policy(logits_processor, do_sample=bool(generation_config.do_sample)),
             criterion=_criterion(stopping_criteria),
@@ -118,6 +119,7 @@ class CustomGenerate:
             or not isinstance(target, TransformersTarget)
             or target.model is not model
             or target.tokenizer is not tokenizer
+            or not target.is_current()
         ):
             if self._engine is not None:
                 self._engine.close()
@@ -127,6 +129,11 @@ class CustomGenerate:
 
 def _refuse(input_ids: torch.Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
     """Raise ``InvalidRequest`` for what would be silently different."""
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) and config.num_beams in (None, 1):
+        raise InvalidRequest(
+            "generation mode", "must be greedy search or sampling", mode.value, "leave its options out"
+        )
     for name in ("num_beams", "num_return_sequences"):  # first: generate has repeated the prompt for them
         if getattr(config, name) not in (None, 1):
             raise InvalidRequest(name, "must be 1", getattr(config, name))
@@ -176,12 +183,13 @@ def _budget(criteria: StoppingCriteriaList, config: GenerationConfig, num_prompt
     return max(0, min([int(config.max_length), *lengths]) - num_prompt)
 
 
-def _stop_ids(criteria: StoppingCriteriaList) -> frozenset[int]:
+def _stop_ids(criteria: StoppingCriteriaList, vocab_size: int) -> frozenset[int]:
     return frozenset(
         token
         for criterion in criteria
         if isinstance(criterion, EosTokenCriteria)
         for token in criterion.eos_token_id.flatten().tolist()
+        if 0 <= token < vocab_size  # an id that is never generated, such as -1, stops nothing
     )
 
 

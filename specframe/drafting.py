@@ -24,12 +24,15 @@ class Drafting:
     ``seconds``: what each drafter took since ``start_round``, commits included.
     """
 
-    def __init__(self, drafters: Mapping[str, Drafter], request: DraftRequest, *, round_id: int, mode: str) -> None:
+    def __init__(self, *, round_id: int, mode: str) -> None:
         self.events: list[Event] = []
         self.seconds: dict[str, float] = {}
         self._round_id = round_id
         self._is_first_wins = mode == "first"
         self._sessions: dict[str, DraftSession] = {}
+
+    def open(self, drafters: Mapping[str, Drafter], request: DraftRequest) -> None:
+        """Open a session of each drafter."""
         for name, drafter in drafters.items():
             with self._guarded(name, "open"):
                 self._sessions[name] = drafter.open(request)
@@ -62,13 +65,17 @@ class Drafting:
 
     @contextmanager
     def _guarded(self, name: str, call: str) -> Iterator[None]:
-        """Time a call into a drafter; an exception switches the drafter off, unless it is the grammar's."""
+        """Time a call into a drafter; whatever it raises switches the drafter off.
+
+        Except the grammar's failure, which is the target's, and an interrupt, which is the user's. Exceptions that are no
+        ``Exception``, such as a panic in an extension module, are the drafter's too.
+        """
         start = time.perf_counter()
         try:
             yield
-        except GrammarError:
+        except (GrammarError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
             # An event may be kept or shared, so it holds the type only: a message could quote the prompt.
             self.events.append(Event(self._round_id, name, f"switched off: {call} raised {type(error).__name__}"))

@@ -12,7 +12,17 @@ from typing import Any
 
 
 class SpecframeError(Exception):
-    """Base of all specframe errors."""
+    """Base of all specframe errors. They pickle with their attributes, so that they pass between processes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[SpecframeError], args: tuple[Any, ...], state: dict[str, Any]) -> SpecframeError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidRequest(SpecframeError, ValueError):
@@ -71,6 +81,10 @@ class UnsupportedModel(SpecframeError, TypeError):
 
 class MissingPackage(SpecframeError, ImportError):
     """An optional package is needed; the message holds the install command."""
+
+
+class LoadError(SpecframeError, OSError):
+    """A model or its tokenizer could not be loaded; the message holds the cause."""
 
 
 class CacheFolderError(SpecframeError, OSError):

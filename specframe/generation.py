@@ -287,7 +287,8 @@ class Generation:
                 grammar=self.request.grammar,
             )
             round_id, num_prompt = len(self.records), len(request.prompt_ids)
-            self._drafting = Drafting(self._drafters, request, round_id=round_id, mode=self._strategy.mode)
+            self._drafting = Drafting(round_id=round_id, mode=self._strategy.mode)
+            self._drafting.open(self._drafters, request)
             self._drafting.commit(Commit(request.prompt_ids, 0))
             self._drafting.commit(Commit(tuple(self._prefix.ids[num_prompt:]), num_prompt))
         return self._drafting

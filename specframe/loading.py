@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from specframe.engine import Engine
-from specframe.errors import IncompatibleManifest, InvalidRequest, InvalidStrategy, UnsupportedModel
+from specframe.errors import IncompatibleManifest, InvalidRequest, InvalidStrategy, LoadError, UnsupportedModel
 from specframe.manifest.collector import collect, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
@@ -22,14 +22,20 @@ from specframe.transformers_target import TransformersTarget, check_type
 
 
 def load(
-    model: str | Path, *, strategy: str | Path | Strategy = "none", dtype: Any = None, kernel: str | None = None
+    model: str | Path,
+    *,
+    strategy: str | Path | Strategy = "none",
+    dtype: Any = None,
+    device: Any = None,
+    kernel: str | None = None,
 ) -> Engine:
     """Load a model and return an engine on it.
 
     ``model``: ``demo`` (SmolLM2-135M-Instruct), a folder, a hub id, or a ``.gguf`` file; ``strategy`` as for ``Engine``;
-    ``dtype``: a torch dtype or its name, by default the model's own; ``kernel``: overrides the strategy's. Strategy, model
-    type, what the drafters need and what the strategy pins are checked before weights load. Raises
-    ``IncompatibleManifest`` where the pair does not fit or the run is not the pinned one.
+    ``dtype``: a torch dtype or its name, by default the model's own; ``device``: as torch takes it; ``kernel``: overrides
+    the strategy's. Strategy, model type, what the drafters need and what the strategy pins are checked before weights load.
+    Raises ``LoadError`` for damaged files, and ``IncompatibleManifest`` where the pair does not fit or the run is not the
+    pinned one.
     """
     resolved, plugins = resolve_with_plugins(strategy)
     if kernel is not None and kernel not in KERNELS:
@@ -53,24 +59,24 @@ def load(
                 weighed = weigh(weight_files(whole))
                 require_equal(pin, with_weights(identity, weighed), name=_pin_name(resolved))
 
-    target, weigh_later = _load(model, dtype, admit, is_early=pin is not None or has_needs(resolved, plugins))
+    target, weigh_later = _load(model, dtype, device, admit, is_early=pin is not None or has_needs(resolved, plugins))
     return Engine(target, strategy=resolved, plugins=plugins, identity=weigh_later)
 
 
-def load_target(model: str | Path, *, dtype: Any = None) -> TransformersTarget:
+def load_target(model: str | Path, *, dtype: Any = None, device: Any = None) -> TransformersTarget:
     """Load a transformers target; see ``load``. Raises ``UnsupportedModel`` for a model that is not a causal one."""
-    return _load(model, dtype, lambda source, identity: None)[0]
+    return _load(model, dtype, device, lambda source, identity: None)[0]
 
 
 def _load(
-    model: str | Path, dtype: Any, admit: Callable[[Source, Manifest], None], *, is_early: bool = False
+    model: str | Path, dtype: Any, device: Any, admit: Callable[[Source, Manifest], None], *, is_early: bool = False
 ) -> tuple[TransformersTarget, Callable[[], Manifest]]:
     """Load a target that ``admit`` does not refuse, and return it with what makes its whole identity.
 
     ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     from specframe import demo
 
@@ -92,7 +98,7 @@ def _load(
     # Type first: a model that cannot be decoded is refused before its weights load.
     try:
         config = AutoConfig.from_pretrained(folder)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InvalidRequest(
             "model", "must be 'demo', a model folder, a .gguf file or a model id", str(model), str(error)
         ) from error
@@ -103,15 +109,28 @@ def _load(
     source = open_source(folder)
     identity = collect(source, dtype=dtype_name)
     admit(source, identity)
-    with demo.quiet_unless_terminal():
-        weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype or "auto")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError):  # a folder without a tokenizer serves token ids
-        tokenizer = None
+        with demo.quiet_unless_terminal():
+            weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype or "auto")
+        weights = weights.to(device) if device is not None else weights
+    except Exception as error:  # damaged files, too little memory, no such device
+        raise LoadError(f"model '{model}' could not be loaded ({type(error).__name__}: {error})") from error
+    tokenizer = _load_tokenizer(folder)
     target = TransformersTarget(weights.eval(), tokenizer)
     target.facts = attrs.evolve(target.facts, identity=identity)
     return target, _weigh_later(source.whole(), identity)
+
+
+def _load_tokenizer(folder: str | Path) -> Any:
+    """Return the tokenizer, or None for a folder without one, which serves token ids."""
+    from transformers import AutoTokenizer
+
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+    has_none = Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in names)
+    try:
+        return None if has_none else AutoTokenizer.from_pretrained(folder)
+    except Exception as error:
+        raise LoadError(f"the tokenizer of '{folder}' could not be loaded ({type(error).__name__}: {error})") from error
 
 
 def _admit_gguf(source: Source, dtype: str | None, admit: Callable[[Source, Manifest], None]) -> None:

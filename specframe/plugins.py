@@ -33,6 +33,7 @@ class DrafterEntry:
     factory: Callable[[Any, TargetFacts], Drafter]
     options: type[Any]
     needs: Needs
+    plugin: str = "a plugin"
 
 
 @attrs.frozen
@@ -144,7 +145,11 @@ def _add_drafter(
         raise InvalidStrategy(f"drafter '{name}': 'options' must be an attrs class (got {options!r})")
     if not isinstance(needs, Needs):
         raise InvalidStrategy(f"drafter '{name}': 'needs' must be a specframe.Needs (got {needs!r})")
-    plugin.drafters[name] = DrafterEntry(name, factory, options, needs)
+    try:
+        attrs.resolve_types(options)
+    except NameError as error:
+        raise PluginError(f"the options of drafter '{name}' have an unknown type: {error}") from error
+    plugin.drafters[name] = DrafterEntry(name, factory, options, needs, str(plugin))
 
 
 def _add_grammar(plugin: Plugin, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
@@ -153,6 +158,8 @@ def _add_grammar(plugin: Plugin, name: str, compile: Callable[[str, TargetFacts]
 
 
 def _check_entry(plugin: Plugin, kind: str, name: str, api: int, known: Mapping[str, Any]) -> None:
+    if not isinstance(name, str) or not name:
+        raise PluginError(f"a {kind} of {plugin} must be registered under a name (got {name!r})")
     if api != hookspecs.API:
         raise PluginError(f"{kind} '{name}' of {plugin} asks for api {api!r}; this specframe has api {hookspecs.API}")
     if name in known:

@@ -8,7 +8,6 @@ device gives one result.
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
 
+MOST_BIAS = 1e30  # far from where float32 ends
+MOST_NUMBER = 1e300
+
+
 def _number(low: float, high: float | None = None, *, open_low: bool = False) -> Any:
     """Validate an optional number in an interval."""
     rule = f"must be {'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high is not None else "")
@@ -44,7 +47,7 @@ def _number(low: float, high: float | None = None, *, open_low: bool = False) ->
             or (high is not None and value > high)
         ):
             raise InvalidRequest(attribute.name, rule, value)
-        if value != value or value in (float("inf"), float("-inf")):
+        if abs(value) > MOST_NUMBER:
             raise InvalidRequest(attribute.name, "must be finite", value)
 
     return check
@@ -84,18 +87,18 @@ def _bad_words(value: Any) -> tuple[tuple[int, ...], ...]:
     return words
 
 
-def _bias(value: Any) -> dict[int, float]:
+def _bias(value: Any) -> tuple[tuple[int, float], ...]:
     if value is None:
-        return {}
-    if not isinstance(value, Mapping):
+        return ()
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise InvalidRequest("logit_bias", "must map ids to numbers", value)
-    _ids("logit_bias", value)
-    for addend in value.values():
-        if isinstance(addend, bool) or not isinstance(addend, numbers.Real) or not math.isfinite(addend):
-            raise InvalidRequest(
-                "logit_bias", "must map ids to finite numbers", addend, "use suppress_tokens to forbid an id"
-            )
-    return {int(token): float(addend) for token, addend in value.items()}
+    _ids("logit_bias", [token for token, _ in pairs])
+    for _, addend in pairs:
+        if isinstance(addend, bool) or not isinstance(addend, numbers.Real) or not abs(float(addend)) <= MOST_BIAS:
+            rule = f"must map ids to numbers in [-{MOST_BIAS:g}, {MOST_BIAS:g}]"
+            raise InvalidRequest("logit_bias", rule, addend, "use suppress_tokens to forbid an id")
+    return tuple(sorted((int(token), float(addend)) for token, addend in pairs))
 
 
 def _callables(value: Any) -> tuple[Any, ...]:
@@ -114,10 +117,10 @@ class SamplingPolicy:
 
     Every value is off by default; nothing is implied. ``temperature`` None or 0 is greedy. ``presence_penalty`` and
     ``frequency_penalty`` count generated ids, ``repetition_penalty`` and ``no_repeat_ngram_size`` prompt ids too, as
-    transformers does. ``logit_bias`` maps ids to finite addends; ``bad_words_ids`` are id sequences that may not be completed;
-    ``min_new_tokens`` forbids stop ids before. ``processors`` are the caller's own: ``specframe.pure(processor)`` declares
-    one a pure function of (ids, scores), and one that is not declared switches speculation off for the request. Raises
-    ``InvalidRequest`` naming the field, the rule and the value.
+    transformers does. ``logit_bias`` maps ids to addends (a mapping is kept as pairs); ``bad_words_ids`` are id sequences
+    that may not be completed; ``min_new_tokens`` forbids stop ids before. ``processors`` are the caller's own:
+    ``specframe.pure(processor)`` declares one a pure function of (ids, scores); one that is neither declared nor can be
+    restored switches speculation off for the request. Raises ``InvalidRequest`` naming the field, the rule and the value.
     """
 
     temperature: float | None = attrs.field(default=None, validator=_number(0))
@@ -129,7 +132,7 @@ class SamplingPolicy:
     presence_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
     frequency_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
     no_repeat_ngram_size: int | None = attrs.field(default=None, validator=_count(1))
-    logit_bias: Mapping[int, float] = attrs.field(default=None, converter=_bias)
+    logit_bias: tuple[tuple[int, float], ...] = attrs.field(default=None, converter=_bias)
     bad_words_ids: tuple[tuple[int, ...], ...] = attrs.field(default=None, converter=_bad_words)
     suppress_tokens: tuple[int, ...] = attrs.field(default=None, converter=_suppressed)
     min_new_tokens: int | None = attrs.field(default=None, validator=_count(0))
@@ -143,7 +146,7 @@ class SamplingPolicy:
     def check_ids(self, vocab_size: int) -> None:
         """Raise ``InvalidRequest`` for an id outside ``[0, vocab_size)``."""
         fields = {
-            "logit_bias": self.logit_bias,
+            "logit_bias": (token for token, _ in self.logit_bias),
             "suppress_tokens": self.suppress_tokens,
             "bad_words_ids": (token for word in self.bad_words_ids for token in word),
         }

@@ -25,7 +25,7 @@ class Prefix:
         self.num_prompt = len(self.ids)
         self.grammar = grammar
         self._device = device
-        self._states: list[State] = [grammar.start] if grammar else []
+        self._states: list[State] = [grammar.start] if grammar is not None else []
         self._buffer: torch.Tensor | None = None
         self._num_buffered = 0
 
@@ -70,7 +70,10 @@ class Prefix:
         assert self.grammar is not None
         state = self.state(length)
         with _blamed_on_grammar():
-            return np.asarray(self.grammar.mask(state), dtype=np.bool_)
+            mask = np.asarray(self.grammar.mask(state))
+        if mask.dtype != np.bool_:
+            raise GrammarError(f"the grammar's mask must be of bool (got {mask.dtype})")
+        return mask
 
     def is_complete(self, length: int) -> bool:
         """Whether the grammar's text is complete at ``length`` and nothing may follow, not even a stop id."""

@@ -83,7 +83,7 @@ def build_processors(
     if policy.no_repeat_ngram_size is not None:
         processors.append(library.NoRepeatNGramLogitsProcessor(policy.no_repeat_ngram_size))
     if policy.logit_bias:
-        bias: Any = {(token,): float(value) for token, value in policy.logit_bias.items()}
+        bias: Any = {(token,): float(value) for token, value in policy.logit_bias}
         processors.append(library.SequenceBiasLogitsProcessor(sequence_bias=bias))
     if policy.bad_words_ids:
         words = [list(word) for word in policy.bad_words_ids]

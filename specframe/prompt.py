@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ def encode(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
 
 def _to_ids(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
     if isinstance(prompt, str):
-        return tuple(_tokenizer(facts)(prompt)["input_ids"])
+        return _tokenize(_tokenizer(facts), prompt)
     if hasattr(prompt, "tolist"):  # a tensor or an array
         prompt = prompt.tolist()
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
@@ -69,13 +69,26 @@ def _render(messages: Sequence[Any], facts: TargetFacts) -> tuple[int, ...]:
         raise InvalidRequest(
             "prompt", "must fit the model's chat template", f"{type(error).__name__}: {error}"
         ) from error
-    return tuple(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+    return _tokenize(tokenizer, rendered, add_special_tokens=False)
+
+
+def _tokenize(tokenizer: Any, text: str, **options: bool) -> tuple[int, ...]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        rule = "must be valid Unicode text"
+        raise InvalidRequest(
+            "prompt", rule, f"a lone surrogate at character {error.start}", "decode it as UTF-8"
+        ) from None
+    return tuple(tokenizer(text, **options)["input_ids"])
 
 
 def _brief(value: Any) -> str:
     """Say what a value is without showing a prompt in an error."""
-    size = f" of {len(value)}" if isinstance(value, Sized) else ""
-    return f"{type(value).__name__}{size}"
+    try:
+        return f"{type(value).__name__} of {len(value)}"
+    except TypeError:
+        return type(value).__name__
 
 
 def _tokenizer(facts: TargetFacts) -> Any:

@@ -6,6 +6,7 @@ never decides a token of the output: it offers ids (point masses) or hands logit
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
@@ -74,7 +75,7 @@ class TargetFacts:
     dtype: str = "float32"
     device: str = "cpu"
     tokenizer: Any = attrs.field(default=None, repr=False)
-    identity: Manifest | None = attrs.field(default=None, repr=False)
+    identity: Manifest | None = attrs.field(default=None, repr=False, eq=False)
 
 
 @attrs.frozen
@@ -310,10 +311,10 @@ class Round:
 
     def _check_id(self, token: int) -> int:
         try:
-            if isinstance(token, bool):  # an int to Python, but never meant as an id
+            if isinstance(token, bool):
                 raise TypeError
-            token = token.__index__()
-        except (AttributeError, TypeError):
+            token = int.__add__(operator.index(token), 0)  # an exact int, whatever class came
+        except TypeError:
             raise ProposalError(f"a proposed token must be an integer id (got {token!r})") from None
         if not 0 <= token < self._vocab_size:
             raise ProposalError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specframe.errors import IncompatibleManifest, InvalidStrategy, PluginError, UnknownName
+from specframe.errors import IncompatibleManifest, InvalidStrategy, PluginError, SpecframeError, UnknownName
 from specframe.manifest.collector import collect, strings_of
 from specframe.manifest.file import read
 from specframe.manifest.identity import Manifest
@@ -162,8 +163,8 @@ def _named(strategy: Strategy) -> dict[str, DrafterUse]:
     """Return a strategy's drafters by name, in order; one that is used twice gets a number behind its name."""
     named: dict[str, DrafterUse] = {}
     for use in strategy.drafters:
-        count = sum(name.partition("#")[0] == use.use for name in named)
-        named[use.use if not count else f"{use.use}#{count + 1}"] = use
+        names = itertools.chain([use.use], (f"{use.use}#{count}" for count in itertools.count(2)))
+        named[next(name for name in names if name not in named)] = use
     return named
 
 
@@ -173,10 +174,11 @@ def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
 
 
 def _make(use: DrafterUse, plugins: Plugins, facts: TargetFacts) -> Drafter:
-    options = structured_options(use, plugins)
+    entry, options = plugins.drafter(use.use), structured_options(use, plugins)
     try:
-        return plugins.drafter(use.use).factory(options, facts)
+        return entry.factory(options, facts)
+    except SpecframeError:
+        raise
     except Exception as error:
-        if isinstance(error, ValueError | LookupError | OSError):
-            raise
-        raise PluginError(f"drafter '{use.use}' could not be made: {type(error).__name__}: {error}") from error
+        cause = f"{type(error).__name__}: {error}"
+        raise PluginError(f"drafter '{use.use}' of {entry.plugin} could not be made: {cause}") from error

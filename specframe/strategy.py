@@ -83,7 +83,7 @@ class Strategy:
 
     ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is implied by temperature 0); ``mode``: ``extend`` (each
     drafter adds while room is left) or ``first`` (the first that adds anything wins); ``kernel``: the kernel contract;
-    ``disable``: plugins that are not loaded; ``length``: tokens per round.
+    ``disable``: plugins that are not loaded; ``length``: tokens per round; ``identity``: the manifest that a run is pinned to.
     """
 
     name: str = "none"
@@ -100,11 +100,11 @@ class Strategy:
         """Read a strategy file. Raises ``InvalidStrategy`` naming the file and the key."""
         path = Path(path)
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise InvalidStrategy(f"strategy file '{path.name}' cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InvalidStrategy(f"strategy file '{path.name}' is not valid TOML: {error}") from error
+        except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or no path at all
+            raise InvalidStrategy(f"strategy file {path.name!r} is not valid TOML: {error}") from error
         strategy = structure({"name": path.stem, **data}, cls, f"strategy file '{path.name}'")
         if strategy.identity.manifest is None:
             return strategy
@@ -164,6 +164,8 @@ def _first_problem(error: BaseException, path: str = "") -> str:
         return _first_problem(inner, path)
     if isinstance(error, KeyError):
         return f"key '{path.rstrip('.')}' is missing"
+    if isinstance(error, AttributeError | TypeError) and not str(error).startswith("must"):
+        return f"'{path.rstrip('.')}' has the wrong type"
     text = str(error)
     return text if text.startswith("'") or not path else f"'{path.rstrip('.')}' {text}"
 

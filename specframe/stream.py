@@ -87,7 +87,13 @@ class Stream(Iterator[Piece]):
         self._pieces = self._generate()
 
     def __next__(self) -> Piece:
-        return next(self._pieces)
+        try:
+            return next(self._pieces)
+        except EngineBusy:
+            self._pieces = self._generate()  # it never began, and may begin later
+            raise
+        except ValueError as error:  # "generator already executing"; what a generation raises is wrapped
+            raise EngineBusy("another thread is reading this stream; one at a time may") from error
 
     @property
     def result(self) -> Result:
@@ -120,9 +126,11 @@ class Stream(Iterator[Piece]):
             try:
                 while not generation.is_done and not self._is_cancelled:
                     self._hold.renew()
-                    yield _step(generation)
-            except GeneratorExit:
-                self._is_cancelled = True
+                    piece = _step(generation)
+                    try:
+                        yield piece
+                    except GeneratorExit:
+                        self._is_cancelled = True
             finally:
                 generation.close()
             self._result = _finish(generation, self._exactness)

@@ -42,18 +42,25 @@ class TransformersTarget:
         self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
+        vocab_size, dtype, device = _shape_of(model)
         self.facts = TargetFacts(
-            vocab_size=model.get_output_embeddings().weight.shape[0],
+            vocab_size=vocab_size,
             stop_ids=_stop_ids(model, tokenizer),
             context_limit=_context_limit(config),
             speculation_limit=_speculation_limit(config),
-            dtype=str(model.dtype).removeprefix("torch."),
-            device=str(model.device),
+            dtype=dtype,
+            device=device,
             tokenizer=tokenizer,
         )
 
+    def is_current(self) -> bool:
+        """Whether the facts still hold; a caller may have moved, cast or resized the model."""
+        facts = (self.facts.vocab_size, self.facts.dtype, self.facts.device)
+        return facts == _shape_of(self.model)
+
     def open(self, request_id: int, *, max_tokens: int) -> TransformersSession:
         """Start a session that may hold ``max_tokens`` tokens."""
+        check_evaluating(self.model)
         limit = self.facts.context_limit
         self.cache.reserve(max_tokens if limit is None else min(max_tokens, limit))
         self._rope.restore()
@@ -73,6 +80,11 @@ class TransformersTarget:
         with self._attention():
             logits: torch.Tensor = self.model(input_ids=inputs, **arguments).logits[0]
         return logits if len(logits) == num_rows else logits[-num_rows:]
+
+
+def _shape_of(model: PreTrainedModel) -> tuple[int, str, str]:
+    vocab_size = model.get_output_embeddings().weight.shape[0]
+    return int(vocab_size), str(model.dtype).removeprefix("torch."), str(model.device)
 
 
 class _RopeState:
@@ -197,9 +209,14 @@ def _check_supported(model: PreTrainedModel) -> None:
     name = type(model).__name__
     if model.get_output_embeddings() is None:
         raise UnsupportedModel(f"{name} is not a causal language model; load it with AutoModelForCausalLM")
+    check_evaluating(model)
+
+
+def check_evaluating(model: PreTrainedModel) -> None:
+    """Raise ``UnsupportedModel`` for a model in training mode."""
     if model.training:
         raise UnsupportedModel(
-            f"{name} is in training mode, where dropout makes its output random; call model.eval() first"
+            f"{type(model).__name__} is in training mode, where dropout makes its output random; call model.eval() first"
         )
 
 

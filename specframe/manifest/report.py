@@ -100,7 +100,7 @@ def _run(rule: Rule, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Find
     else:
         shown = [shorten(target), shorten(draft)]
     if _COMPARISONS[rule.compare](target, draft):
-        return Finding(rule.name, "fits", shorten(target), shorten(draft))
+        return Finding(rule.name, "fits", _counted(target), _counted(draft))
     return Finding(rule.name, rule.severity, shown[0], shown[1], rule.reason, rule.remedy)
 
 
@@ -117,6 +117,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "absent": lambda target, draft: target is None,
     "true": lambda target, draft: draft is not False,
 }
+
+
+def _counted(value: Any) -> str | None:
+    return f"{len(value)} fields" if isinstance(value, dict) and len(value) > _NUM_LISTED else shorten(value)
 
 
 def _listed(table: Mapping[str, Any], paths: Sequence[str]) -> str:

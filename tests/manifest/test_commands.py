@@ -133,7 +133,7 @@ def watch(file, *args, **kwargs):
     return first(file, *args, **kwargs)
 builtins.open = io.open = watch
 from specframe.cli import main
-sys.argv = ["specframe", "manifest", "check", *sys.argv[1:]]
+sys.argv = ["specframe", "--traceback", "manifest", *sys.argv[1:]]
 main()
 """
 
@@ -142,9 +142,12 @@ def test_check_on_two_folders_loads_no_tensor_and_then_no_library(copy_of, tmp_p
     """Comparing two models must not cost loading them; comparing them again must not even cost importing torch."""
     folders = copy_of("target"), changed(copy_of, "two ids swapped")
     surroundings = os.environ | {"SPECFRAME_CACHE_DIR": str(tmp_path / "kept")}
-    arguments = [sys.executable, "-c", NO_TENSOR, *map(str, folders)]
+    arguments = [sys.executable, "-c", NO_TENSOR, "check", *map(str, folders)]
     done = subprocess.run(arguments, capture_output=True, text=True, env=surroundings, check=False)
     assert (done.returncode, done.stderr) == (1, "")
+    control = [sys.executable, "-c", NO_TENSOR, "create", str(folders[0])]
+    refused = subprocess.run(control, capture_output=True, text=True, env=surroundings, check=False)
+    assert "AssertionError: a weight file was opened" in refused.stderr  # the trap is set
     assert "id 65 is 'A', 272 ids" in done.stdout
     script = (
         "import sys; from specframe.cli import app; sys.argv[0] = 'specframe'\n"

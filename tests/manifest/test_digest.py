@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from conftest import edit
+from folders import edit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import edit, save_model
+from folders import edit, save_model
 from safetensors.numpy import load_file, save_file
 from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoModelForCausalLM

@@ -8,7 +8,7 @@ import os
 import attrs
 import numpy as np
 import pytest
-from conftest import edit
+from folders import edit
 from models import random_table
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
