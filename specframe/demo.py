@@ -40,13 +40,18 @@ def demo_folder(*, say: Say | None = None) -> Path:
 
     Raises ``MissingPackage`` with the install command, and what ``convert_gguf`` raises.
     """
+    return convert_gguf(demo_file(), say=say)
+
+
+def demo_file() -> Path:
+    """Return the GGUF file of the demo target. Raises ``MissingPackage`` with the install command."""
     # The package is found, not imported: importing it needs `llm`, and that would compile llama.cpp.
     spec = importlib.util.find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec else None
-    gguf_file = next((path for folder in folders or () if (path := Path(folder) / GGUF_FILE).is_file()), None)
-    if gguf_file is None:
+    found = next((path for folder in folders or () if (path := Path(folder) / GGUF_FILE).is_file()), None)
+    if found is None:
         raise MissingPackage(f"the demo weights are not installed; install them with: {INSTALL}")
-    return convert_gguf(gguf_file, say=say)
+    return found
 
 
 def convert_gguf(gguf_file: Path, *, say: Say | None = None) -> Path:
@@ -59,7 +64,7 @@ def convert_gguf(gguf_file: Path, *, say: Say | None = None) -> Path:
     """
     gguf_file = Path(gguf_file)
     root = cache_folder()
-    folder = root / _folder_name(gguf_file)
+    folder = root / folder_name(gguf_file)
     if folder.is_dir():
         return folder
     with _blame_cache_folder(root):
@@ -77,7 +82,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("specframe"))
 
 
-def _folder_name(gguf_file: Path) -> str:
+def folder_name(gguf_file: Path) -> str:
     try:
         with gguf_file.open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()

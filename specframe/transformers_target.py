@@ -45,9 +45,9 @@ class TransformersTarget:
         vocab_size, dtype, device = _shape_of(model)
         self.facts = TargetFacts(
             vocab_size=vocab_size,
-            stop_ids=_stop_ids(model, tokenizer),
-            context_limit=_context_limit(config),
-            speculation_limit=_speculation_limit(config),
+            stop_ids=stop_ids_of(model, tokenizer),
+            context_limit=context_limit_of(config),
+            speculation_limit=speculation_limit_of(config),
             dtype=dtype,
             device=device,
             tokenizer=tokenizer,
@@ -220,7 +220,7 @@ def check_evaluating(model: PreTrainedModel) -> None:
         )
 
 
-def _stop_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
+def stop_ids_of(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     """Return the end-of-sequence ids from the first place that has any, in the order in which ``generate`` looks."""
     for source in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
         value = getattr(source, "eos_token_id", None)
@@ -229,14 +229,14 @@ def _stop_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     return frozenset()
 
 
-def _context_limit(config: Any) -> int | None:
+def context_limit_of(config: Any) -> int | None:
     """Return how many tokens the model takes; dynamic RoPE stretches the length that it was trained on."""
     limit = getattr(config, "max_position_embeddings", None)
     factors = [rope["factor"] for rope in _ropes(config) if rope.get("rope_type") == "dynamic"]
     return int(limit * min(factors)) if limit is not None and factors else limit
 
 
-def _speculation_limit(config: Any) -> int | None:
+def speculation_limit_of(config: Any) -> int | None:
     """Return the position past which rows depend on the length of the call, or None."""
     ropes = [rope for rope in _ropes(config) if rope.get("rope_type") in _LENGTH_DEPENDENT_ROPE]
     lengths = [rope.get("original_max_position_embeddings") or config.max_position_embeddings for rope in ropes]

@@ -114,8 +114,8 @@ def test_another_content_is_another_folder(cache: Path, tiny_gguf: Path, tmp_pat
     content[-1] ^= 1
     changed.write_bytes(content)
 
-    assert demo._folder_name(changed) != demo._folder_name(tiny_gguf)
-    assert demo._folder_name(tiny_gguf).endswith(f"-v{demo.CONVERTER}")
+    assert demo.folder_name(changed) != demo.folder_name(tiny_gguf)
+    assert demo.folder_name(tiny_gguf).endswith(f"-v{demo.CONVERTER}")
 
 
 def test_two_processes_convert_once(cache: Path, tiny_gguf: Path) -> None:

@@ -38,7 +38,7 @@ LIBRARY_SETTINGS: dict[str, dict[str, int]] = {
 }
 OWN_SETTINGS: dict[str, Strategy] = {
     f"lookup {max_tokens}, ngram {min_ngram} to 4": lookup_strategy(max_tokens, min_ngram=min_ngram)
-    for max_tokens in (7, 15, 23)
+    for max_tokens in (7, 15)
     for min_ngram in (1, 2)
 }
 

@@ -85,22 +85,22 @@ def model_identity(config: Any, architecture: str, output_ids: list[int] | None 
 
 def positions_identity(config: Any) -> Positions:
     """Return limits, windows and RoPE of a configuration."""
-    from specframe.transformers_target import _context_limit, _speculation_limit
+    from specframe.transformers_target import context_limit_of, speculation_limit_of
 
     text = config.get_text_config()
     kinds = itertools.groupby(getattr(text, "layer_types", None) or ())
     return Positions(
-        context_limit=_context_limit(text),
+        context_limit=context_limit_of(text),
         sliding_window=getattr(text, "sliding_window", None),
         layers=tuple(f"{kind}*{len(list(run))}" for kind, run in kinds),
         rope=as_plain(getattr(text, "rope_parameters", None) or {}),
-        block_limit=_speculation_limit(text),
+        block_limit=speculation_limit_of(text),
     )
 
 
 def boundaries_identity(config: Any, generation: Any, tokenizer: Any) -> Boundaries:
     """Return where texts begin and end; ``generation`` is the generation configuration, or None."""
-    from specframe.transformers_target import _stop_ids
+    from specframe.transformers_target import stop_ids_of
 
     text = config.get_text_config()
     places = {"generation": generation, "config": text, "tokenizer": tokenizer}
@@ -110,7 +110,7 @@ def boundaries_identity(config: Any, generation: Any, tokenizer: Any) -> Boundar
     return Boundaries(
         bos_id=_first(places, "bos_token_id"),
         pad_id=_first(places, "pad_token_id"),
-        stop_ids=tuple(sorted(_stop_ids(model, tokenizer))),
+        stop_ids=tuple(sorted(stop_ids_of(model, tokenizer))),
         stop_strings=(strings,) if isinstance(strings, str) else tuple(strings),
         stop_ids_in={
             name: sorted(_ids(value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,17 +46,10 @@ def open_source(model: str | Path) -> Source:
     name = str(model)
     path = Path(model)
     if name == "demo":
-        return _gguf(_demo_file())
+        return _gguf(demo.demo_file())
     if name.endswith(".gguf"):
         return _gguf(path)
     return Source(path) if path.is_dir() else Source(_snapshot(name, weights=False), hub=name)
-
-
-def _demo_file() -> Path:
-    spec = importlib.util.find_spec(demo.PACKAGE)
-    folders = spec.submodule_search_locations if spec else None
-    files = [path for folder in folders or () if (path := Path(folder) / demo.GGUF_FILE).is_file()]
-    return files[0] if files else demo.demo_folder()  # which says what is missing
 
 
 def _gguf(path: Path) -> Source:
@@ -65,7 +57,7 @@ def _gguf(path: Path) -> Source:
         key = [stamp(path), demo.CONVERTER, version("transformers")]
     except OSError as error:
         raise InvalidRequest("model", "must be a GGUF file that can be read", str(path), str(error.strerror)) from error
-    folder = demo.cache_folder() / remember("gguf", key, lambda: demo._folder_name(path))
+    folder = demo.cache_folder() / remember("gguf", key, lambda: demo.folder_name(path))
     return Source(folder) if folder.is_dir() else Source(gguf=path)
 
 

@@ -13,7 +13,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from specframe import CacheError, InvalidRequest, Ticket, TransformersTarget, UnsupportedModel, as_custom_generate
+from specframe import GenerationError, InvalidRequest, Ticket, TransformersTarget, UnsupportedModel, as_custom_generate
 from specframe.cache import BufferLayer
 from specframe.testing import Adversary, Oracle, RandomOffers
 
@@ -92,7 +92,7 @@ def test_d3_a_layer_that_does_not_roll_back_is_told_in_its_round():
     assert engine_on(target, Oracle(expected)).generate(PROMPT, max_new_tokens=6).token_ids == expected[:6]
     target.cache.layers[1] = target.cache._buffers[1] = Stuck()
     target.cache.truncate(0)
-    with pytest.raises(CacheError, match="layer 1 holds"):
+    with pytest.raises(GenerationError, match="layer 1 holds"):
         engine_on(target, Oracle(expected, wrong_at=1)).generate(PROMPT, max_new_tokens=8)
 
 

@@ -121,4 +121,4 @@ def test_e3_a_stateful_processor_sees_what_plain_decoding_shows_it(wrong_at, sam
     assert state.state == before
     assert state.state["calls"] == [[*PROMPT, *plain.token_ids[:i]] for i in range(12)]
     assert not drafter.sessions
-    assert any("not declared pure" in event.message for event in result.events)
+    assert any("neither declared pure" in event.message for event in result.events)
