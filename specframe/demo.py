@@ -83,6 +83,7 @@ def cache_folder() -> Path:
 
 
 def folder_name(gguf_file: Path) -> str:
+    """Return the name of a GGUF file's converted folder, which carries the file's content. Raises ``InvalidRequest``."""
     try:
         with gguf_file.open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()

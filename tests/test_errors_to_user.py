@@ -137,7 +137,9 @@ def test_a_factory_that_fails_is_blamed(monkeypatch):
     module.specframe_register_drafters = specframe_register_drafters
     with_plugins(monkeypatch, bad=module)
     strategy = Strategy(drafters=(DrafterUse("bad", {"use": "x"}),))
-    with pytest.raises(PluginError, match=r"'bad' of plugin 'bad' of .* could not be made: AttributeError: oops") as caught:
+    with pytest.raises(
+        PluginError, match=r"'bad' of plugin 'bad' of .* could not be made: AttributeError: oops"
+    ) as caught:
         Engine(random_table(), strategy=strategy)
     assert isinstance(caught.value.__cause__, AttributeError)
 
