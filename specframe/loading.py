@@ -14,7 +14,7 @@ from specframe.manifest.collector import collect, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
 from specframe.manifest.remember import stamp
-from specframe.manifest.source import Source, open_source
+from specframe.manifest.source import Source, has_tokenizer, open_source
 from specframe.manifest.tensors import has_weights, weigh, weight_files
 from specframe.resolve import check_needs, has_needs, read_pin, resolve_with_plugins, structured_options
 from specframe.strategy import KERNELS, Strategy
@@ -125,10 +125,10 @@ def _load_tokenizer(folder: str | Path) -> Any:
     """Return the tokenizer, or None for a folder without one, which serves token ids."""
     from transformers import AutoTokenizer
 
-    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
-    has_none = Path(folder).is_dir() and not any((Path(folder) / name).exists() for name in names)
+    if Path(folder).is_dir() and not has_tokenizer(folder):
+        return None
     try:
-        return None if has_none else AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder)
     except Exception as error:
         raise LoadError(f"the tokenizer of '{folder}' could not be loaded ({type(error).__name__}: {error})") from error
 

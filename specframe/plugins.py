@@ -145,6 +145,10 @@ def _add_drafter(
         raise InvalidStrategy(f"drafter '{name}': 'options' must be an attrs class (got {options!r})")
     if not isinstance(needs, Needs):
         raise InvalidStrategy(f"drafter '{name}': 'needs' must be a specframe.Needs (got {needs!r})")
+    if needs.model is not None and needs.model not in attrs.fields_dict(options):
+        raise PluginError(
+            f"drafter '{name}': needs.model names an option, and '{needs.model}' is none of {options.__name__}"
+        )
     try:
         attrs.resolve_types(options)
     except NameError as error:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from specframe.errors import InvalidManifest, InvalidRequest
+from specframe.errors import InvalidManifest, InvalidRequest, LoadError, SpecframeError
 from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
 from specframe.manifest.remember import remember, stamp
-from specframe.manifest.source import Source
+from specframe.manifest.source import Source, has_tokenizer
 from specframe.manifest.tensors import ADAPTER_CONFIG, Weighed, adapter_digest, has_weights, weigh, weight_files
 
 if TYPE_CHECKING:
@@ -140,6 +140,18 @@ def _fingerprint(source: Source) -> Any:
 
 
 def _collect(source: Source) -> Manifest:
+    try:
+        return _describe(source)
+    except SpecframeError:
+        raise
+    except Exception as error:  # damaged files fail in many places of as many libraries
+        name = (source.folder or source.gguf or Path(source.hub or "model")).name
+        raise LoadError(
+            f"model '{name}' cannot be described ({type(error).__name__}: {error}); repair its files"
+        ) from error
+
+
+def _describe(source: Source) -> Manifest:
     from transformers import AutoConfig, GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -207,10 +219,9 @@ def _assemble(
 def _tokenizer(source: Source) -> Any:
     from transformers import AutoTokenizer
 
-    try:
-        return AutoTokenizer.from_pretrained(**source.arguments)
-    except (OSError, ValueError):  # a model of ids only
-        return None
+    if source.folder is not None and not has_tokenizer(source.folder):
+        return None  # a model of ids only
+    return AutoTokenizer.from_pretrained(**source.arguments)
 
 
 def _strings(tokenizer: Any) -> list[str | None] | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specframe.errors import InvalidManifest, InvalidStrategy
+from specframe.errors import InvalidManifest, InvalidRequest, InvalidStrategy
 from specframe.manifest.digest import problem
 from specframe.manifest.identity import FORMAT, Manifest, plain
 from specframe.strategy import structure
@@ -39,9 +39,12 @@ def loads(text: str, where: str = "manifest") -> Manifest:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidManifest(f"{where} is not valid TOML: {error}; {_REMAKE}") from error
-    return from_plain(data, where)
+    try:
+        return from_plain(data, where)
+    except TypeError as error:
+        raise InvalidManifest(f"{where} holds what no manifest has: {error}; {_REMAKE}") from error
 
 
 def from_plain(data: dict[str, Any], where: str) -> Manifest:
@@ -79,14 +82,17 @@ def read(path: str | Path) -> Manifest:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidManifest(f"{where} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise InvalidManifest(f"{where} is not a text file: {error}; {_REMAKE}") from error
     return loads(text, where)
 
 
 def write(manifest: Manifest, path: str | Path) -> None:
-    """Write a manifest file; equal manifests give equal bytes."""
-    Path(path).write_text(dumps(manifest), encoding="utf-8", newline="\n")
+    """Write a manifest file; equal manifests give equal bytes. Raises ``InvalidRequest`` where it cannot be written."""
+    try:
+        Path(path).write_text(dumps(manifest), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InvalidRequest("output", "must be a file that can be written", str(path), str(error.strerror)) from error
 
 
 def _digest_problem(data: Mapping[str, Any], path: str = "") -> str | None:

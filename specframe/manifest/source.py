@@ -13,6 +13,8 @@ from specframe.manifest.remember import remember, stamp
 
 _WITHOUT_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "README.md")
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+
 
 @attrs.frozen
 class Source:
@@ -50,6 +52,11 @@ def open_source(model: str | Path) -> Source:
     if name.endswith(".gguf"):
         return _gguf(path)
     return Source(path) if path.is_dir() else Source(_snapshot(name, weights=False), hub=name)
+
+
+def has_tokenizer(folder: str | Path) -> bool:
+    """Whether a model folder holds a tokenizer, whole or damaged; one without serves token ids."""
+    return any((Path(folder) / name).exists() for name in _TOKENIZER_FILES)
 
 
 def _gguf(path: Path) -> Source:
