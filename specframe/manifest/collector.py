@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OUTPUT_MAP = "target_ids.json"
 _SMALL_FILES = frozenset((".json", ".jinja", ".model", ".txt", ".tiktoken"))
 _LICENSE = re.compile(r"\A---\n(?:.*\n)*?license:[ \t]*[\"']?([\w.+-]+)")
+_ORIGINS = frozenset(("dataset", "tokenizer", "model_name_or_path", "model_file_base_name"))
 
 
 def collect(
@@ -211,9 +212,14 @@ def _assemble(
         template=template_identity(tokenizer) if tokenizer is not None else Template(),
         boundaries=boundaries_identity(config, generation, tokenizer),
         positions=positions_identity(config),
-        weights=Weights(quantization=as_plain(quantization) if quantization else {}),
+        weights=Weights(quantization=_without_origins(as_plain(quantization)) if quantization else {}),
         license=license,
     )
+
+
+def _without_origins(quantization: dict[str, Any]) -> dict[str, Any]:
+    """Leave out where a quantisation came from: paths of its maker's machine say nothing of the weights."""
+    return {key: value for key, value in quantization.items() if key not in _ORIGINS}
 
 
 def _tokenizer(source: Source) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from specframe import InvalidManifest, InvalidRequest, LoadError
@@ -48,3 +50,17 @@ def test_a_manifest_that_breaks_the_reader_is_no_manifest(text):
     """A hand-edited file must not end in the parser's own error."""
     with pytest.raises(InvalidManifest):
         loads(text)
+
+
+def test_a_quantisation_tells_no_path_of_its_maker(copy_of):
+    """GPTQ configurations name folders of the machine that made them: one model in two places is one model."""
+    manifests = []
+    for home in ("alice", "bob"):
+        model = copy_of(home)
+        config = json.loads((model / "config.json").read_text())
+        origins = {"dataset": f"/home/{home}/d.json", "model_name_or_path": f"/home/{home}/m"}
+        config["quantization_config"] = {"quant_method": "gptq", "bits": 4, **origins}
+        (model / "config.json").write_text(json.dumps(config))
+        manifests.append(collect(open_source(model)))
+    assert manifests[0] == manifests[1]
+    assert manifests[0].weights.quantization == {"bits": 4, "quant_method": "gptq"}
