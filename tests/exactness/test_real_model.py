@@ -77,13 +77,13 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         "near_tie_bound": this.bound,
     }
     yield this
+    path = request.config.getoption("--results")
+    if path is not None:  # stored first: a failed run is a result too
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(this.results, indent=2) + "\n")
     for name, group in this.results.items():
         if isinstance(group, dict) and "near_ties" in group:
             assert len(group["near_ties"]) <= MOST_NEAR_TIES * group["compared"], name
-    path = request.config.getoption("--results")
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(this.results, indent=2) + "\n")
 
 
 def largest_row_difference(target: TransformersTarget, items: list[WorkItem]) -> float:
