@@ -35,7 +35,7 @@ class _Group(TyperGroup):
         except SpecframeError as error:
             if ctx.params["traceback"]:
                 raise
-            _fail(error)
+            _fail(error, as_json=bool(ctx.meta.get(manifest_commands.JSON_ASKED)))
 
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -43,7 +43,7 @@ app.add_typer(manifest_commands.app, name="manifest")
 
 
 def main() -> None:
-    """Run the command line; exits with 0, 1 (a specframe error), 2 (wrong usage) or 130 (interrupted)."""
+    """Run the command line; exits with 0, 1 (the answer is no), 2 (an error, or wrong usage) or 130 (interrupted)."""
     app(prog_name="specframe")
 
 
@@ -117,7 +117,12 @@ def generate(
     seed: Annotated[
         int | None, typer.Option(rich_help_panel=SAMPLING, help="Repeats a run; a fresh one is drawn and shown.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", rich_help_panel=OUTPUT, help="Print one JSON object.", callback=manifest_commands.ask_json
+        ),
+    ] = False,
     log_probs: Annotated[
         bool, typer.Option("--log-probs", rich_help_panel=OUTPUT, help="Add each token's log-probability to the JSON.")
     ] = False,
@@ -164,7 +169,7 @@ def generate(
 
 @app.command()
 def plugins(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: manifest_commands.AsJson = False,
 ) -> None:
     """List the installed plugins: drafters with their options, grammars, and what is broken or disabled."""
     from specframe import plugins as plugin_loader
@@ -209,11 +214,7 @@ def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, 
 
 
 def _generate_json(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any]) -> None:
-    try:
-        results = engine.generate(prompt, n=n, **arguments)
-    except GenerationError as error:
-        _print_json({"error": str(error), "text": error.text, "token_ids": error.token_ids})
-        raise
+    results = engine.generate(prompt, n=n, **arguments)
     records = [_result_record(result) for result in results]
     _print_json({"results": records} if n > 1 else records[0])
 
@@ -336,10 +337,14 @@ def _print_json(record: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(record, indent=2, ensure_ascii=False, default=str))
 
 
-def _fail(error: SpecframeError) -> NoReturn:
-    for line in (f"error: {error}", *getattr(error, "__notes__", ())):
+def _fail(error: SpecframeError, *, as_json: bool) -> NoReturn:
+    notes = getattr(error, "__notes__", ())
+    if as_json:  # with what was emitted, which is not lost
+        emitted = {"text": error.text, "token_ids": error.token_ids} if isinstance(error, GenerationError) else {}
+        _print_json({"error": str(error), "notes": list(notes), **emitted})
+    for line in (f"error: {error}", *notes):
         typer.secho(line, err=True, fg=typer.colors.RED)
-    raise typer.Exit(1)
+    raise typer.Exit(2)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ import attrs
 
 from specframe.engine import Engine
 from specframe.errors import IncompatibleManifest, InvalidRequest, InvalidStrategy, LoadError, UnsupportedModel
-from specframe.manifest.collector import collect, strings_of, with_weights
+from specframe.manifest.collector import DTYPES, collect, stamps, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
 from specframe.manifest.remember import stamp
 from specframe.manifest.source import Source, has_tokenizer, open_source
-from specframe.manifest.tensors import has_weights, weigh, weight_files
+from specframe.manifest.tensors import weigh, weigh_folder, weight_files
 from specframe.resolve import check_needs, has_needs, read_pin, resolve_with_plugins, structured_options
 from specframe.strategy import KERNELS, Strategy
 from specframe.transformers_target import TransformersTarget, check_type
@@ -56,7 +56,7 @@ def load(
             if pin.weights.digest is not None and source.folder is not None:
                 whole = source.whole().folder
                 assert whole is not None
-                weighed = weigh(weight_files(whole))
+                weighed = weigh_folder(whole)
                 require_equal(pin, with_weights(identity, weighed), name=_pin_name(resolved))
 
     target, weigh_later = _load(model, dtype, device, admit, is_early=pin is not None or has_needs(resolved, plugins))
@@ -75,29 +75,23 @@ def _load(
 
     ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted.
     """
-    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from specframe import demo
+    from specframe.demo import quiet_unless_terminal
 
-    if isinstance(dtype, str):
-        name, dtype = dtype, getattr(torch, dtype, None)
-        if not isinstance(dtype, torch.dtype):
-            raise InvalidRequest("dtype", "must name a torch dtype, such as float32 or bfloat16", name)
     dtype_name = str(dtype).removeprefix("torch.") if dtype is not None else None
-    if str(model) == "demo":
-        if is_early:
-            _admit_gguf(open_source("demo"), dtype_name, admit)
-        folder: str | Path = demo.demo_folder()
-    elif str(model).endswith(".gguf"):
-        if is_early:
-            _admit_gguf(open_source(model), dtype_name, admit)
-        folder = demo.convert_gguf(Path(model))
-    else:
-        folder = model
+    if dtype_name is not None and dtype_name not in DTYPES:
+        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", dtype_name)
+    source = open_source(model)
+    if source.gguf is not None:
+        if is_early:  # its metadata tell what its weights would be refused for
+            admit(source, collect(source, dtype=dtype_name))
+        source = source.whole()
+    assert source.folder is not None
+    admitted = stamps(source.folder)
     # Type first: a model that cannot be decoded is refused before its weights load.
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(source.folder)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidRequest(
             "model", "must be 'demo', a model folder, a .gguf file or a model id", str(model), str(error)
@@ -106,46 +100,47 @@ def _load(
         raise UnsupportedModel(f"a model of type '{config.model_type}' is not a causal language model")
     kind: Any = AutoModelForCausalLM._model_mapping[type(config)]
     check_type(kind, config)
-    source = open_source(folder)
     identity = collect(source, dtype=dtype_name)
     admit(source, identity)
+    folder = source.whole().folder
+    assert folder is not None
+    if source.hub is not None:  # its weights have only come now
+        admitted = stamps(folder)
     try:
-        with demo.quiet_unless_terminal():
-            weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype or "auto")
+        with quiet_unless_terminal():
+            weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype_name or "auto")
         weights = weights.to(device) if device is not None else weights
     except Exception as error:  # damaged files, too little memory, no such device
         raise LoadError(f"model '{model}' could not be loaded ({type(error).__name__}: {error})") from error
     tokenizer = _load_tokenizer(folder)
+    if stamps(folder) != admitted:
+        raise LoadError(f"files of model '{model}' changed while it was loaded; load it again")
     target = TransformersTarget(weights.eval(), tokenizer)
     target.facts = attrs.evolve(target.facts, identity=identity)
-    return target, _weigh_later(source.whole(), identity)
+    return target, _weigh_later(folder, identity)
 
 
-def _load_tokenizer(folder: str | Path) -> Any:
+def _load_tokenizer(folder: Path) -> Any:
     """Return the tokenizer, or None for a folder without one, which serves token ids."""
     from transformers import AutoTokenizer
 
-    if Path(folder).is_dir() and not has_tokenizer(folder):
+    if not has_tokenizer(folder):
         return None
     try:
         return AutoTokenizer.from_pretrained(folder)
     except Exception as error:
-        raise LoadError(f"the tokenizer of '{folder}' could not be loaded ({type(error).__name__}: {error})") from error
+        raise LoadError(
+            f"the tokenizer of '{folder.name}' could not be loaded ({type(error).__name__}: {error})"
+        ) from error
 
 
-def _admit_gguf(source: Source, dtype: str | None, admit: Callable[[Source, Manifest], None]) -> None:
-    if source.gguf is not None:  # not converted yet; its metadata tell what its weights would be refused for
-        admit(source, collect(source, dtype=dtype))
-
-
-def _weigh_later(source: Source, identity: Manifest) -> Callable[[], Manifest]:
+def _weigh_later(folder: Path, identity: Manifest) -> Callable[[], Manifest]:
     """Return what weighs the files that were loaded; files that changed since are not what runs."""
-    assert source.folder is not None
-    files = weight_files(source.folder) if has_weights(source.folder) else []
-    stamps = [stamp(file) for file in files]
+    files = weight_files(folder)
+    loaded = list(map(stamp, files))
 
     def whole() -> Manifest:
-        if [stamp(file) for file in files] != stamps:
+        if not all(file.is_file() for file in files) or list(map(stamp, files)) != loaded:
             raise IncompatibleManifest("the model's weight files changed after it was loaded; load it again")
         return with_weights(identity, weigh(files)) if files else identity
 

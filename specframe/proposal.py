@@ -27,6 +27,21 @@ if TYPE_CHECKING:
     """How a proposed token was chosen: ``None`` is a point mass, else the very distribution that it was drawn from."""
 
 
+def _optional_size(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"'{attribute.name}' must be an integer >= 1 or None (got {value!r})")
+
+
+def _layers(instance: Any, attribute: attrs.Attribute[Any], value: tuple[Any, ...]) -> None:
+    if any(isinstance(layer, bool) or not isinstance(layer, int) or layer < 0 for layer in value):
+        raise ValueError(f"'{attribute.name}' must be integers >= 0, 0 being the embeddings (got {value!r})")
+
+
+def _optional_digest(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and not (isinstance(value, str) and ":sha256:" in value):
+        raise ValueError(f"'{attribute.name}' must be a weights digest of a manifest or None (got {value!r})")
+
+
 @attrs.frozen
 class Features:
     """The hidden states that a drafter's heads were made for; None or empty leaves a part open.
@@ -35,9 +50,9 @@ class Features:
     weights digest, from its manifest, of the target that the heads were trained on.
     """
 
-    hidden_size: int | None = None
-    layers: tuple[int, ...] = ()
-    weights: str | None = None
+    hidden_size: int | None = attrs.field(default=None, validator=_optional_size)
+    layers: tuple[int, ...] = attrs.field(default=(), converter=tuple, validator=_layers)
+    weights: str | None = attrs.field(default=None, validator=_optional_digest)
 
 
 @attrs.frozen

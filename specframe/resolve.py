@@ -8,7 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specframe.errors import IncompatibleManifest, InvalidStrategy, PluginError, SpecframeError, UnknownName
+from specframe.errors import (
+    IncompatibleManifest,
+    InvalidManifest,
+    InvalidStrategy,
+    PluginError,
+    SpecframeError,
+    UnknownName,
+)
 from specframe.manifest.collector import collect, strings_of
 from specframe.manifest.file import read
 from specframe.manifest.identity import Manifest
@@ -53,7 +60,13 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
 
 def read_pin(strategy: Strategy) -> Manifest | None:
     """Return the manifest that a strategy pins, or None. Raises ``InvalidManifest``."""
-    return read(strategy.identity.manifest) if strategy.identity.manifest is not None else None
+    pinned = strategy.identity.manifest
+    if pinned is not None and not Path(pinned).is_file():
+        raise InvalidManifest(
+            f"strategy '{strategy.name}' pins the manifest '{pinned}', which is not there; in a strategy file the path is "
+            "relative to that file"
+        )
+    return read(pinned) if pinned is not None else None
 
 
 def has_needs(strategy: Strategy, plugins: Plugins) -> bool:

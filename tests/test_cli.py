@@ -269,7 +269,7 @@ def test_an_error_is_one_readable_line(run: Callable[..., Outcome], engine: Fake
     engine.then = fail
 
     assert run("generate", "Hi") == (
-        1,
+        2,
         "",
         "error: unknown drafter 'lokup'; did you mean 'lookup'? installed: lookup\n"
         "plugin 'glass' of glass-dist 0.1 is broken: RuntimeError: it fell\n",
@@ -287,7 +287,7 @@ def test_options_that_contradict_are_refused_before_loading(
     run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], message: str
 ) -> None:
     """Such a mistake costs no load."""
-    assert run("generate", "Hi", *arguments) == (1, "", f"error: {message}\n")
+    assert run("generate", "Hi", *arguments) == (2, "", f"error: {message}\n")
     assert engine.loaded == {}
 
 
@@ -332,7 +332,7 @@ def test_what_was_emitted_before_a_failure_is_shown(
     engine.then = fail
     outcome = run("generate", "Hi", *arguments, terminal=is_terminal)
 
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert shown in outcome.out
     assert outcome.err.startswith("error: generation ended early: no memory (2 tokens were emitted before")
 

@@ -6,7 +6,7 @@ Reads transformers configurations; loads no weights.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,18 +68,24 @@ _PLACED = frozenset(
 )
 
 
-def model_identity(config: Any, architecture: str, output_ids: list[int] | None = None) -> Model:
-    """Return what a configuration computes; ``architecture`` names the class that will run it."""
+def model_identity(
+    config: Any, architecture: str, *, output_ids: list[int] | None = None, head_rows: int | None = None
+) -> Model:
+    """Return what a configuration computes; ``architecture`` names the class that will run it.
+
+    ``output_ids``: the declared target id of every output column; ``head_rows``: of the stored output embedding, where known.
+    """
     text = config.get_text_config()
+    width = head_rows if head_rows is not None else int(text.vocab_size)
     return Model(
         architecture=architecture,
         type=str(config.model_type),
         hidden_size=getattr(text, "hidden_size", None),
         num_layers=getattr(text, "num_hidden_layers", None),
-        head_width=len(output_ids) if output_ids is not None else int(text.vocab_size),
+        head_width=width,
         tied_embeddings=bool(getattr(text, "tie_word_embeddings", False)),
         computation=digest("computation-v1", _computation(config.to_dict())),
-        output_map=_output_map(output_ids) if output_ids is not None else None,
+        output_map=_output_map(output_ids, width) if output_ids is not None else None,
     )
 
 
@@ -153,13 +159,14 @@ def _computation(tree: Mapping[str, Any], *, is_top: bool = True) -> dict[str, A
     }
 
 
-def _output_map(ids: list[int]) -> OutputMap:
+def _output_map(ids: list[int], head_width: int) -> OutputMap:
     placed = [token for token in ids if token >= 0]
     return OutputMap(
         digest=digest("output-map-v1", ids),
         columns=len(ids),
         largest_id=max(placed, default=-1),
         is_injective=len(set(placed)) == len(placed),
+        is_complete=len(ids) == head_width,
     )
 
 
@@ -178,5 +185,8 @@ def _first(places: Mapping[str, Any], name: str) -> int | None:
     return next((int(value) for value in found if isinstance(value, int)), None)
 
 
-def _ids(value: Any) -> Iterable[int]:
-    return value if isinstance(value, Iterable) else (value,)
+def _ids(value: Any) -> list[int]:
+    ids = list(value) if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(token, int) for token in ids):
+        raise TypeError(f"eos_token_id must be an id or a list of ids (got {value!r})")
+    return ids

@@ -18,14 +18,24 @@ from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
 from specframe.manifest.remember import remember, stamp
 from specframe.manifest.source import Source, has_tokenizer
-from specframe.manifest.tensors import ADAPTER_CONFIG, Weighed, adapter_digest, has_weights, weigh, weight_files
+from specframe.manifest.tensors import (
+    ADAPTER_CONFIG,
+    Weighed,
+    adapter_digest,
+    entries,
+    has_weights,
+    weigh_folder,
+    weight_files,
+)
 
 if TYPE_CHECKING:
     from specframe.target import Target
 
 _OUTPUT_MAP = "target_ids.json"
+_HEAD = "lm_head.weight"
 _SMALL_FILES = frozenset((".json", ".jinja", ".model", ".txt", ".tiktoken"))
-_LICENSE = re.compile(r"\A---\n(?:.*\n)*?license:[ \t]*[\"']?([\w.+-]+)")
+_LICENSE = re.compile(r"\A---\r?\n(?:(?!---).*\n)*?license:[ \t]*[\"']?([\w.+-]+)")  # within the card's front matter
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 _ORIGINS = frozenset(("dataset", "tokenizer", "model_name_or_path", "model_file_base_name"))
 
 
@@ -42,9 +52,11 @@ def collect(
 
     ``weights``: digest its tensors too (a GGUF file is converted for that); ``dtype``: of the forward, by default the
     model's own; ``adapters``: PEFT folders, in the order in which they are applied. What was computed once is kept in the
-    cache folder. Raises ``InvalidRequest`` for a folder without a configuration, ``UnsupportedModel`` for weights that
-    cannot be read.
+    cache folder. Raises ``InvalidRequest`` for a folder without a configuration or an unknown dtype, ``LoadError`` for
+    files that cannot be read.
     """
+    if dtype is not None and dtype not in DTYPES:
+        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", dtype)
     if weights:
         source = source.whole()
     manifest = _remembered(source)
@@ -59,9 +71,7 @@ def collect(
     )
     if not weights or folder is None:
         return manifest
-    if not has_weights(folder):
-        raise InvalidRequest("model", "must hold all its weight files", str(folder))
-    return with_weights(manifest, weigh(weight_files(folder)))
+    return with_weights(manifest, weigh_folder(folder))
 
 
 def with_weights(manifest: Manifest, weighed: Weighed) -> Manifest:
@@ -132,12 +142,21 @@ def _fingerprint(source: Source) -> Any:
     if source.folder is None:
         assert source.gguf is not None
         return stamp(source.gguf)
-    files = [*source.folder.glob("*"), *source.folder.glob("additional_chat_templates/*")]
     return {
         str(file.relative_to(source.folder)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in files
-        if (file.suffix in _SMALL_FILES or file.name == "README.md") and file.is_file()
+        for file in _small_files(source.folder)
     }
+
+
+def stamps(folder: Path) -> list[Any]:
+    """Return what changes when a file changes that a model is loaded from or a manifest is made of."""
+    weights = [file for file in weight_files(folder) if file.is_file()]
+    return sorted(map(stamp, [*_small_files(folder), *weights]))
+
+
+def _small_files(folder: Path) -> list[Path]:
+    files = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
+    return [file for file in files if (file.suffix in _SMALL_FILES or file.name == "README.md") and file.is_file()]
 
 
 def _collect(source: Source) -> Manifest:
@@ -171,6 +190,7 @@ def _describe(source: Source) -> Manifest:
     else:
         generation = GenerationConfig.from_model_config(config)
     tokenizer = _tokenizer(source)
+    output_ids = _output_ids(folder)
     if source.gguf is not None:  # reading it takes long: what explains a refusal is kept now
         remember("strings", _key(source), lambda: _strings(tokenizer))
     named = getattr(config, "architectures", None) or ["unknown"]
@@ -180,7 +200,8 @@ def _describe(source: Source) -> Manifest:
         tokenizer,
         architecture=str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, named[0])),
         dtype=dtype_name(config) or (_stored_dtype(folder) if folder is not None else None) or "float32",
-        output_ids=_output_ids(folder),
+        output_ids=output_ids,
+        head_rows=_head_rows(folder) if output_ids is not None else None,
         license=_license(folder),
     )
 
@@ -193,6 +214,7 @@ def _assemble(
     architecture: str,
     dtype: str,
     output_ids: list[int] | None = None,
+    head_rows: int | None = None,
     license: str | None = None,
 ) -> Manifest:
     from specframe.manifest.architecture import (
@@ -206,7 +228,7 @@ def _assemble(
 
     quantization = getattr(config, "quantization_config", None)
     return Manifest(
-        model=model_identity(config, architecture, output_ids),
+        model=model_identity(config, architecture, output_ids=output_ids, head_rows=head_rows),
         numerics=Numerics(dtype),
         tokenizer=tokenizer_identity(tokenizer) if tokenizer is not None else None,
         template=template_identity(tokenizer) if tokenizer is not None else Template(),
@@ -239,13 +261,19 @@ def _strings(tokenizer: Any) -> list[str | None] | None:
 def _stored_dtype(folder: Path) -> str | None:
     """Return the dtype of the first floating-point tensor, which transformers loads in where none is declared."""
     names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-    for file in weight_files(folder):
-        if file.suffix == ".safetensors" and file.is_file():
-            with file.open("rb") as stream:
-                header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-            stored = (entry.get("dtype") for entry in header.values())
-            return next((names[dtype] for dtype in stored if dtype in names), None)
-    return None
+    stored = (entry.dtype for file in _tensor_files(folder) for entry in entries(file))
+    return next((names[dtype] for dtype in stored if dtype in names), None)
+
+
+def _head_rows(folder: Path | None) -> int | None:
+    """Return the rows of the output embedding that is stored, or None; a reduced head has fewer than there are ids."""
+    files = _tensor_files(folder) if folder is not None else []
+    shapes = (entry.shape for file in files for entry in entries(file) if entry.name == _HEAD)
+    return next((shape[0] for shape in shapes if shape), None)
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    return [file for file in weight_files(folder) if file.suffix == ".safetensors" and file.is_file()]
 
 
 def _output_ids(folder: Path | None) -> list[int] | None:

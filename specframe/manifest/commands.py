@@ -21,7 +21,16 @@ app = typer.Typer(no_args_is_help=True, help="Say what a model is, and whether a
 
 MODEL = "A model id, a folder, a GGUF file, 'demo', or a manifest file (.toml)."
 _COLOURS = {"fits": "green", "note": "cyan", "slower": "yellow", "refuse": "red"}
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JSON_ASKED = "specframe.json"
+
+
+def ask_json(context: typer.Context, is_asked: bool) -> bool:
+    """Note that a command was asked for JSON: then its error is JSON too."""
+    context.meta[JSON_ASKED] = is_asked
+    return is_asked
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.", callback=ask_json)]
 
 
 @app.command()
@@ -40,11 +49,13 @@ def create(
     """Make the manifest of a model, its weights included."""
     from specframe.errors import InvalidRequest
     from specframe.manifest.collector import collect
-    from specframe.manifest.file import dumps, to_plain, write
+    from specframe.manifest.file import check_writable, dumps, to_plain, write
     from specframe.manifest.source import open_source
 
     if target.endswith(".toml"):
         raise InvalidRequest("target", "must be a model", target, "a manifest file is shown with 'manifest show'")
+    if output is not None:
+        check_writable(output)
     manifest = collect(open_source(target), weights=True, dtype=dtype, adapters=adapter or ())
     if license is not None:
         manifest = attrs.evolve(manifest, license=license)
@@ -65,7 +76,10 @@ def check(
     kind: Annotated[str, typer.Option(help="What the drafter needs: same, reduced or bytes.")] = "same",
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a draft model fits a target; loads no weights. Exit status: 0 if it fits, 1 if it is refused."""
+    """Tell whether a draft model fits a target; loads no weights.
+
+    Exit status: 0 if it fits, 1 if it is refused, 2 for an error.
+    """
     from specframe.errors import InvalidRequest
     from specframe.manifest.report import check as run
 
@@ -113,7 +127,7 @@ def diff(
     b: Annotated[str, typer.Argument(metavar="B", help=MODEL)],
     as_json: AsJson = False,
 ) -> None:
-    """Show the fields in which two manifests differ. Exit status: 0 if there are none, 1 if there are."""
+    """Show the fields in which two manifests differ. Exit status: 0 if there are none, 1 if there are, 2 for an error."""
     from specframe.manifest.diff import compare
     from specframe.manifest.report import shorten
 
@@ -134,7 +148,7 @@ def _subject(name: str, *, weights: bool = False) -> tuple[Manifest, Strings]:
     from specframe.manifest.file import read
     from specframe.manifest.source import open_source
 
-    if name.endswith(".toml"):
+    if name.endswith(".toml") or (Path(name).is_file() and not name.endswith(".gguf")):
         return read(name), lambda: None
     source = open_source(name)
     return collect(source, weights=weights), lambda: strings_of(source)

@@ -6,6 +6,7 @@ Knows the format and its versions, and nothing about models.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from specframe.errors import InvalidManifest, InvalidRequest, InvalidStrategy
+from specframe.files import write_whole
 from specframe.manifest.digest import problem
 from specframe.manifest.identity import FORMAT, Manifest, plain
 from specframe.strategy import structure
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WRITABLE = "must be a file that can be written"
 _REMAKE = "make it again with 'specframe manifest create'"
 _HEAD = (
     "# A compatibility manifest: which target this is, and under which decoding identity.\n"
@@ -79,7 +82,7 @@ def read(path: str | Path) -> Manifest:
     path = Path(path)
     where = f"manifest '{path.name}'"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidManifest(f"{where} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -90,9 +93,16 @@ def read(path: str | Path) -> Manifest:
 def write(manifest: Manifest, path: str | Path) -> None:
     """Write a manifest file; equal manifests give equal bytes. Raises ``InvalidRequest`` where it cannot be written."""
     try:
-        Path(path).write_text(dumps(manifest), encoding="utf-8", newline="\n")
+        write_whole(Path(path), dumps(manifest))
     except OSError as error:
-        raise InvalidRequest("output", "must be a file that can be written", str(path), str(error.strerror)) from error
+        raise InvalidRequest("output", _WRITABLE, str(path), str(error.strerror)) from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise ``InvalidRequest`` where a manifest could not be written, before the work of making one."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else "its folder is not there or cannot be written"
+        raise InvalidRequest("output", _WRITABLE, str(path), reason)
 
 
 def _digest_problem(data: Mapping[str, Any], path: str = "") -> str | None:
@@ -131,6 +141,8 @@ def _value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):  # in a list
+        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in sorted(value.items())) + "}"
     assert isinstance(value, int | float), value
     return repr(value)
 

@@ -6,6 +6,7 @@ path, a user's or a host's name, or text of a prompt.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -89,12 +90,16 @@ class Positions:
 
 @attrs.frozen
 class OutputMap:
-    """The declared map of a reduced head: column -> target id; a column without one is -1."""
+    """The declared map of a reduced head: column -> target id; a column without one is -1.
+
+    ``is_complete``: the map has exactly one entry for every column of the head.
+    """
 
     digest: str
     columns: int
     largest_id: int
     is_injective: bool
+    is_complete: bool
 
 
 @attrs.frozen
@@ -168,13 +173,20 @@ class Manifest:
 
 
 def plain(record: Any) -> Any:
-    """Return a record as dictionaries, lists and scalars, without what is None or empty."""
+    """Return a record as dictionaries, lists and scalars, without what is None or empty.
+
+    Scalars are those that equal themselves and that a text file can hold: a NaN becomes a word, a lone surrogate its escape.
+    """
     if attrs.has(type(record)):
         record = attrs.asdict(record, recurse=False)
     if isinstance(record, Mapping):
         items = {str(key): plain(value) for key, value in record.items()}
         return {key: value for key, value in items.items() if value is not None and value != {} and value != []}
-    return [plain(item) for item in record] if isinstance(record, list | tuple) else record
+    if isinstance(record, list | tuple):
+        return [plain(item) for item in record]
+    if isinstance(record, str):
+        return record.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "nan" if isinstance(record, float) and math.isnan(record) else record
 
 
 def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from specframe.demo import cache_folder
+from specframe.files import write_whole
 from specframe.manifest.digest import canonical
 
 MOST_ENTRIES = 1000
@@ -32,11 +31,7 @@ def remember(kind: str, key: Any, make: Callable[[], Any]) -> Any:
     value = make()
     with contextlib.suppress(OSError):  # a cache folder that cannot be written makes things slow, not wrong
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, suffix=".making", delete=False, encoding="utf-8"
-        ) as file:
-            json.dump({"sum": _sum(value), "value": value}, file)
-        os.replace(file.name, path)
+        write_whole(path, json.dumps({"sum": _sum(value), "value": value}))
         _forget_oldest(path.parent)
     return value
 

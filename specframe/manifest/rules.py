@@ -12,7 +12,7 @@ import attrs
 
 Severity = Literal["refuse", "slower", "note"]
 Comparison = Literal[
-    "equal", "alike", "common", "differs", "known", "has", "absent", "at_least", "at_most", "below", "true"
+    "equal", "alike", "common", "differs", "known", "has", "absent", "lacks", "at_least", "at_most", "below", "true"
 ]
 
 KINDS = {
@@ -36,6 +36,7 @@ class Rule:
     - ``equal``: both are equal, also where neither is known; ``alike``: equal where both are known; ``common``: the fields
       of a table that both have are equal; ``differs``: not equal;
     - ``known``: both are known; ``has``: the drafter's is known if the target's is; ``absent``: the target's is not known;
+      ``lacks``: the drafter's is not known;
     - ``at_least``, ``at_most``, ``below``: the drafter's number against the target's, where both are known;
     - ``true``: the drafter's is not false.
 
@@ -213,6 +214,26 @@ RULES = (
         "put target_ids.json, a list with the target id of every column, into the draft's folder",
         compare="known",
         other="model.output_map.digest",
+    ),
+    Rule(
+        "output-map-unused",
+        "tokenizer.digest",
+        "refuse",
+        frozenset(("same",)),
+        "The draft's head is reduced: its columns are not the target's ids, and this drafter would take them for ids.",
+        "use a drafter that reads target_ids.json, or check it as --kind reduced",
+        compare="lacks",
+        other="model.output_map.digest",
+    ),
+    Rule(
+        "output-map-columns",
+        "tokenizer.digest",
+        "refuse",
+        frozenset(("reduced",)),
+        "The map has more or fewer entries than the head has columns.",
+        "give every column of the draft's head one entry of target_ids.json, in order",
+        compare="true",
+        other="model.output_map.is_complete",
     ),
     Rule(
         "output-map-injective",

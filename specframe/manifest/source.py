@@ -10,6 +10,7 @@ import attrs
 from specframe import demo
 from specframe.errors import InvalidRequest
 from specframe.manifest.remember import remember, stamp
+from specframe.manifest.tensors import has_weights
 
 _WITHOUT_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "README.md")
 
@@ -47,6 +48,8 @@ def open_source(model: str | Path) -> Source:
     """
     name = str(model)
     path = Path(model)
+    if not name.strip():
+        raise InvalidRequest("model", "must be 'demo', a model folder, a .gguf file or a model id", name)
     if name == "demo":
         return _gguf(demo.demo_file())
     if name.endswith(".gguf"):
@@ -71,9 +74,12 @@ def _gguf(path: Path) -> Source:
 def _snapshot(name: str, *, weights: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    patterns = [*_WITHOUT_WEIGHTS, *(("*.safetensors", "*.bin") if weights else ())]
+    patterns = [*_WITHOUT_WEIGHTS, *(("*.safetensors",) if weights else ())]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        folder = Path(snapshot_download(name, allow_patterns=patterns))
+        if weights and not has_weights(folder):  # a repository from before safetensors
+            folder = Path(snapshot_download(name, allow_patterns=[*patterns, "*.bin"]))
+        return folder
     except (OSError, ValueError) as error:
         way_out = str(error).partition("\n")[0]
         raise InvalidRequest(

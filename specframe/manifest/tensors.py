@@ -8,12 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specframe.errors import UnsupportedModel
+from specframe.errors import LoadError
 from specframe.manifest.digest import digest
 from specframe.manifest.remember import remember, stamp
 
@@ -39,8 +38,14 @@ def weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-            return [folder / file for file in sorted(set(files))]
+            try:
+                files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+                return [folder / file for file in sorted(set(files))]
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise LoadError(
+                    f"the weight index '{index.name}' cannot be read ({type(error).__name__}: {error}); repair the model's "
+                    "files"
+                ) from error
     return []
 
 
@@ -48,6 +53,18 @@ def has_weights(folder: Path) -> bool:
     """Tell whether all weight files of a folder are there."""
     files = weight_files(folder)
     return bool(files) and all(file.is_file() for file in files)
+
+
+def weigh_folder(folder: Path) -> Weighed:
+    """Return the digest of a folder's weights. Raises ``LoadError`` unless all of them are there and whole."""
+    files = weight_files(folder)
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or not files:
+        raise LoadError(
+            f"model '{folder.name}' does not hold all its weights ({missing[0] if missing else _STEMS[0]} is missing); "
+            "bring the missing files"
+        )
+    return weigh(files)
 
 
 def weigh(files: Iterable[Path]) -> Weighed:
@@ -63,14 +80,14 @@ def weigh_loaded(model: Any) -> Weighed:
 
     names = {dtype: name for name, dtype in _torch_dtypes(torch).items()}
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    entries, num_bytes = [], 0
+    described, num_bytes = [], 0
     for name, tensor in model.state_dict().items():
         if name in tied:
             continue
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        entries.append([name, names[tensor.dtype], list(tensor.shape), hashlib.sha256(data.data).hexdigest()])
+        described.append([name, names[tensor.dtype], list(tensor.shape), hashlib.sha256(data.data).hexdigest()])
         num_bytes += data.nbytes
-    return Weighed(digest("weights-v1", sorted(entries)), len(entries), num_bytes)
+    return Weighed(digest("weights-v1", sorted(described)), len(described), num_bytes)
 
 
 def adapter_digest(folder: Path) -> str:
@@ -78,11 +95,13 @@ def adapter_digest(folder: Path) -> str:
     try:
         config = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UnsupportedModel(f"'{folder.name}' is not an adapter: {ADAPTER_CONFIG} cannot be read") from error
+        raise LoadError(f"'{folder.name}' is not an adapter: {ADAPTER_CONFIG} cannot be read") from error
     kept = {key: _unordered(value) for key, value in config.items() if key not in _ADAPTER_NOISE and value is not None}
     weights = folder / "adapter_model.safetensors"
     if not weights.is_file():
         weights = folder / "adapter_model.bin"
+    if not weights.is_file():
+        raise LoadError(f"adapter '{folder.name}' holds no weights (adapter_model.safetensors is missing)")
     return digest("adapter-v1", [kept, weigh([weights]).digest])
 
 
@@ -99,38 +118,53 @@ def _weigh(files: list[Path]) -> list[Any]:
                 parts.append(hashlib.file_digest(stream, "sha256").hexdigest())
         total = sum(file.stat().st_size for file in files)
         return [digest("weight-files-v1", sorted(parts)), None, total]
-    entries: list[list[Any]] = []
-    num_bytes = 0
-    for file in files:
-        for entry, size in _tensors(file):
-            entries.append(entry)
-            num_bytes += size
-    return [digest("weights-v1", sorted(entries)), len(entries), num_bytes]
+    weighed = [tensor for file in files for tensor in _tensors(file)]
+    described = sorted(entry for entry, _ in weighed)
+    return [digest("weights-v1", described), len(weighed), sum(size for _, size in weighed)]
 
 
-def _tensors(file: Path) -> Iterable[tuple[list[Any], int]]:
-    """Give name, dtype, shape and digest of every tensor of a safetensors file, and its size in bytes."""
-    with file.open("rb") as stream:
-        try:
-            length = struct.unpack("<Q", stream.read(8))[0]
+class Entry(NamedTuple):
+    """A tensor of a safetensors file: its content is the file's bytes from ``start`` to ``end``."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    start: int
+    end: int
+
+
+def entries(file: Path) -> list[Entry]:
+    """Return what a safetensors file declares, in its order. Raises ``LoadError`` for a header that cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length))
-        except (struct.error, ValueError, MemoryError, OverflowError) as error:
-            raise UnsupportedModel(f"'{file.name}' is not a safetensors file: its header cannot be read") from error
         header.pop("__metadata__", None)
-        start = 8 + length
-        end = max((entry["data_offsets"][1] for entry in header.values()), default=0) + start
-        if file.stat().st_size < end:
-            raise UnsupportedModel(
-                f"'{file.name}' is cut off: {end} bytes are declared, {file.stat().st_size} are there"
-            )
-        if not header:
-            return
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-            for name, entry in header.items():
-                first, last = (start + offset for offset in entry["data_offsets"])
-                with view[first:last] as part:
-                    content = hashlib.sha256(part).hexdigest()
-                yield [name, entry["dtype"], entry["shape"], content], last - first
+        return [
+            Entry(name, entry["dtype"], entry["shape"], *(8 + length + offset for offset in entry["data_offsets"]))
+            for name, entry in header.items()
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError) as error:
+        raise LoadError(f"'{file.name}' is not a safetensors file: its header cannot be read") from error
+
+
+def _tensors(file: Path) -> Iterator[tuple[list[Any], int]]:
+    """Give name, dtype, shape and digest of every tensor of a safetensors file, and its size in bytes."""
+    declared = entries(file)
+    end = max((entry.end for entry in declared), default=0)
+    if file.stat().st_size < end:
+        raise LoadError(f"'{file.name}' is cut off: {end} bytes are declared, {file.stat().st_size} are there")
+    if not declared:
+        return
+    with (
+        file.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        for entry in declared:
+            with view[entry.start : entry.end] as part:
+                content = hashlib.sha256(part).hexdigest()
+            yield [entry.name, entry.dtype, entry.shape, content], entry.end - entry.start
 
 
 def _torch_dtypes(torch: Any) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_create_writes_what_show_reads(run, copy_of, tmp_path):
     assert json.loads(run("show", file, "--json")[1])["digest"] == expected.digest
     assert json.loads(run("create", folder, "--json")[1])["digest"] == expected.digest
     assert json.loads(run("create", folder, "--dtype", "bfloat16", "--json")[1])["numerics"]["dtype"] == "bfloat16"
-    assert run("create", file)[0] == 1
+    assert run("create", file)[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,9 @@ def test_check_takes_manifest_files(run, copy_of, tmp_path):
     told = {finding["rule"]: finding["target"] for finding in record["findings"]}
     assert told["vocabulary"] == "272 ids; the first difference is in ids 0 to 1023"
     assert run("check", files[0], tmp_path / "changed")[0] == 1
+    bare = files[0].rename(tmp_path / "manifest")
+    bare.write_bytes(b"\xef\xbb\xbf" + bare.read_bytes())  # as some editors save it
+    assert run("check", bare, bare)[0] == 0
 
 
 def test_diff_names_the_fields(run, copy_of):
@@ -107,14 +110,20 @@ def test_diff_names_the_fields(run, copy_of):
         (("show", "none.toml"), "manifest 'none.toml' cannot be read"),
         (("create", "missing.gguf"), "must be a GGUF file that can be read"),
         (("check", "a.toml", "b.toml", "--kind", "none"), "'kind' must be same, reduced or bytes"),
+        (("create", ""), "'model' must be 'demo', a model folder"),
+        (("create", "no/such", "-o", "no/such/m.toml"), "'output' must be a file that can be written"),
+        (("create", "no/such", "-o", "."), "it is a folder"),
     ],
 )
 def test_errors_are_one_line_with_the_way_out(run, arguments, told):
     """No traceback for a misspelt name."""
     code, out, err = run(*arguments)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert told in err
     assert "Traceback" not in err
+    code, out, _ = run(*arguments, "--json")
+    assert code == 2
+    assert told in json.loads(out)["error"]
 
 
 NO_TENSOR = """

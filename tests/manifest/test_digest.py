@@ -15,7 +15,7 @@ from folders import edit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specframe import SamplingPolicy, pure
+from specframe import LoadError, SamplingPolicy, pure
 from specframe.manifest import COVERS, collect, dumps, grammar_digest, open_source, sampling_digest
 from specframe.manifest.digest import canonical, digest, problem
 from specframe.manifest.tensors import weigh, weigh_loaded, weight_files
@@ -215,13 +215,11 @@ def test_loaded_tensors_weigh_what_their_files_do(copy_of):
 
 def test_weights_that_are_cut_off_are_told(copy_of):
     """A download that stopped is the commonest damage."""
-    from specframe import UnsupportedModel
-
     file = copy_of("model") / "model.safetensors"
     content = file.read_bytes()
     for part, told in ((content[:-100], "cut off"), (content[:40], "header"), (content[:4], "header")):
         file.write_bytes(part)
-        with pytest.raises(UnsupportedModel, match=told):
+        with pytest.raises(LoadError, match=told):
             weigh([file])
 
 

@@ -407,3 +407,36 @@ def test_a_target_with_length_dependent_rope_is_marked(tmp_path, option):
         assert found.verdict == "slower"
         assert "not block-invariant past its original length" in found.reason
     assert manifest.positions.block_limit in (16, 64)
+
+
+@pytest.mark.parametrize(
+    ("ids", "broken"),
+    [
+        ([0, 5, 271, -1], set()),
+        (None, {"output-map"}),
+        ([0, 5, 5, -1], {"output-map-injective"}),
+        ([0, 5, 272, -1], {"output-map-range"}),
+        ([0, 5, 7], {"output-map-columns"}),
+        ([0, 5, 7, 8, 9], {"output-map-columns"}),
+    ],
+    ids=str,
+)
+def test_a_reduced_head_needs_a_map_that_fits_its_columns(copy_of, ids, broken):
+    """A map of another length would name other ids for every column behind the slip."""
+    draft = copy_of("draft")
+    weights(lambda tensors: tensors | {"lm_head.weight": tensors["lm_head.weight"][:4].copy()})(draft)
+    if ids is not None:
+        (draft / "target_ids.json").write_text(json.dumps(ids))
+    target, draft = (collect(open_source(folder)) for folder in (copy_of("target"), draft))
+    assert {finding.rule for finding in check(target, draft, "reduced").of("refuse")} == broken
+    unused = {finding.rule for finding in check(target, draft, "same").of("refuse")}
+    assert unused == ({"output-map-unused"} if ids is not None else set())
+
+
+def test_a_missing_tokenizer_is_the_only_reason(copy_of):
+    """Nine rules that all say 'none' hide the one that helps."""
+    target, draft = copy_of("target"), copy_of("draft")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (draft / name).unlink()
+    report = check(collect(open_source(target)), collect(open_source(draft)))
+    assert [finding.rule for finding in report.of("refuse")] == ["tokenizer-known"]

@@ -23,6 +23,7 @@ from specframe import (
     InvalidManifest,
     InvalidRequest,
     InvalidStrategy,
+    LoadError,
     Needs,
     SamplingPolicy,
     Strategy,
@@ -43,6 +44,14 @@ def pinned(copy_of, tmp_path):
     strategy = tmp_path / "strategies" / "pinned.toml"
     strategy.write_text('[identity]\nmanifest = "../model.toml"\n')
     return folder, strategy
+
+
+def index(content):
+    def replace(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+
+    return replace
 
 
 @pytest.fixture
@@ -128,7 +137,10 @@ def test_a_target_without_an_identity_cannot_be_pinned(pinned):
 def test_pins_that_cannot_be_read_are_told(copy_of, tmp_path, no_weights):
     """A misspelt path must not mean an unpinned run."""
     no_weights()
-    for text, told in (('"none.toml"', "manifest 'none.toml' cannot be read"), ("3", "'identity.manifest' must be")):
+    for text, told in (
+        ('"none.toml"', "none.toml', which is not there; in a strategy file the path is relative"),
+        ("3", "'identity.manifest' must be"),
+    ):
         (tmp_path / "s.toml").write_text(f"[identity]\nmanifest = {text}\n")
         with pytest.raises((InvalidManifest, InvalidStrategy), match=told):
             specframe.load(copy_of(f"model{text[1:2]}"), strategy=tmp_path / "s.toml")
@@ -152,6 +164,52 @@ def test_files_that_changed_after_loading_are_not_what_runs(copy_of):
     os.utime(folder / "model.safetensors", ns=(1, 1))
     with pytest.raises(IncompatibleManifest, match="changed after it was loaded"):
         _ = engine.identity
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "model.safetensors", "README.md"])
+def test_files_that_change_while_loading_are_told(copy_of, monkeypatch, name):
+    """What was admitted must be what is loaded: files may be replaced while gigabytes are read."""
+    folder = copy_of("model")
+    load = AutoModelForCausalLM.from_pretrained
+
+    def load_and_touch(*args, **kwargs):
+        model = load(*args, **kwargs)
+        (folder / name).touch()
+        return model
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", load_and_touch)
+    with pytest.raises(LoadError, match="changed while it was loaded"):
+        specframe.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"\x02" + b"\0" * 7 + b"[]"),
+            "header cannot be read",
+        ),
+        (index({"weight_map": {"a": "gone.safetensors"}}), "gone.safetensors is missing"),
+        (index({"weight_map": 3}), "the weight index 'model.safetensors.index.json' cannot be read"),
+        (index([]), "the weight index 'model.safetensors.index.json' cannot be read"),
+    ],
+)
+def test_damaged_weights_under_a_pin_are_told(pinned, damage, told):
+    """Weighing comes before loading, so it meets the damage first."""
+    folder, strategy = pinned
+    damage(folder)
+    with pytest.raises(LoadError, match=told):
+        specframe.load(folder, strategy=strategy)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"hidden_size": 0}, {"hidden_size": "32"}, {"layers": (-1,)}, {"layers": ("2",)}, {"weights": "mine"}]
+)
+def test_features_that_mean_nothing_are_told(wrong):
+    """A plugin author's slip must not pass every check."""
+    with pytest.raises(ValueError, match=f"'{next(iter(wrong))}' must be"):
+        Features(**wrong)
 
 
 @attrs.frozen
@@ -240,3 +298,6 @@ def test_adapters_count_in_their_order(copy_of, tmp_path):
     config = {"peft_type": "LORA", "r": 2, "target_modules": ["v_proj", "q_proj"], "base_model_name_or_path": "moved"}
     (adapters[0] / "adapter_config.json").write_text(json.dumps(config))
     assert collect(source, adapters=adapters).digest == forward.digest
+    (adapters[0] / "adapter_model.safetensors").unlink()
+    with pytest.raises(LoadError, match="adapter 'first' holds no weights"):
+        collect(source, adapters=adapters)
