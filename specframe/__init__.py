@@ -43,6 +43,7 @@ from specframe.proposal import (
     Round,
     TargetFacts,
     TokenView,
+    Views,
 )
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedModel",
     "Verification",
+    "Views",
     "__version__",
     "as_custom_generate",
     "hookimpl",

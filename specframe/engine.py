@@ -61,7 +61,7 @@ class Engine:
         self.draft_identities = check_needs(
             self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
         )
-        self.drafters = make_drafters(self.strategy, loaded, target.facts, drafters or {})
+        self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._is_closed = False
 
