@@ -77,7 +77,7 @@ class Needs:
     model: str | None = None
     features: Features | None = None
     views: frozenset[str] = attrs.field(
-        default=frozenset(), converter=frozenset, validator=attrs.validators.deep_iterable(attrs.validators.in_(VIEWS))
+        default=frozenset(), validator=attrs.validators.deep_iterable(attrs.validators.in_(VIEWS))
     )
 
 

@@ -22,7 +22,7 @@ from specframe.manifest.collector import collect, strings_of
 from specframe.manifest.file import read
 from specframe.manifest.identity import Manifest
 from specframe.manifest.report import Strings, check
-from specframe.manifest.source import open_source
+from specframe.manifest.source import Source, open_source
 from specframe.plugins import DrafterEntry, Plugins, load
 from specframe.proposal import Drafter
 from specframe.strategy import DrafterUse, Strategy, shipped, structure
@@ -85,13 +85,13 @@ def check_needs(
     *,
     given: Mapping[str, Drafter] = {},
     target_strings: Strings = lambda: None,
-) -> dict[str, Manifest]:
-    """Compare the target with what a strategy's drafters need of it; return the manifests of the drafters' own models.
+) -> dict[str, Source]:
+    """Compare the target with what a strategy's drafters need of it; return where the drafters' own models are.
 
     ``target`` is asked only if a drafter needs something; drafters that are ``given`` are not checked. No weights are read.
     Raises ``IncompatibleManifest`` with the first reason and the way out.
     """
-    found: dict[str, Manifest] = {}
+    found: dict[str, Source] = {}
     for who, use in _named(strategy).items():
         if use.use in given:
             continue
@@ -112,8 +112,9 @@ def check_needs(
             kinds.remove(needs.tokenizer)  # no model of its own to compare
         source = open_source(name) if name is not None else None
         draft_strings: Strings = partial(strings_of, source) if source is not None else lambda: None
+        draft = collect(source) if source is not None else None
         if source is not None:
-            found[who] = collect(source)
+            found[who] = source
         elif needs.tokenizer in kinds:  # where its own model comes from is the drafter's business
             kinds.remove(needs.tokenizer)
             if identity.tokenizer is None:
@@ -123,8 +124,8 @@ def check_needs(
         for kind in kinds:
             report = check(
                 identity,
-                found.get(who),
-                _kind(kind, found.get(who)),
+                draft,
+                _kind(kind, draft),
                 declared=_declared(entry),
                 target_strings=target_strings,
                 draft_strings=draft_strings,

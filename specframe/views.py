@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -23,16 +23,17 @@ class ModelViews:
     def embeddings(self) -> torch.Tensor:
         """The input embeddings, ``[vocab, hidden]``."""
         self._check("embeddings")
-        return self._model.get_input_embeddings().weight.detach()
+        embeddings: Any = self._model.get_input_embeddings()
+        return _lent(embeddings.weight)
 
     @property
     def head(self) -> torch.Tensor:
         """The output embeddings, ``[vocab, hidden]``."""
         self._check("head")
-        head = self._model.get_output_embeddings()
+        head: Any = self._model.get_output_embeddings()
         if getattr(head, "bias", None) is not None:
             raise UnsupportedModel(f"the head of {type(self._model).__name__} has a bias, which cannot be lent alone")
-        return head.weight.detach()
+        return _lent(head.weight)
 
     def first_layers(self, num_layers: int) -> PreTrainedModel:
         """Return a model of the first layers and the head; modules are the target's own, and stay as they are."""
@@ -41,7 +42,9 @@ class ModelViews:
 
     def _check(self, name: str) -> None:
         if name not in self._names:
-            raise PluginError(f"the drafter reads the target's {name} without declaring it; add '{name}' to needs.views")
+            raise PluginError(
+                f"the drafter reads the target's {name} without declaring it; add '{name}' to needs.views"
+            )
 
 
 def first_layers(model: PreTrainedModel, num_layers: int) -> PreTrainedModel:
@@ -55,7 +58,9 @@ def first_layers(model: PreTrainedModel, num_layers: int) -> PreTrainedModel:
     if len(stacks) != 1 or base is model:
         raise UnsupportedModel(f"{type(model).__name__} is no plain stack of layers; use a draft model of its own")
     if not 1 <= num_layers < total:
-        raise UnsupportedModel(f"a draft of the target's layers takes 1 to {total - 1} of its {total} (got {num_layers})")
+        raise UnsupportedModel(
+            f"a draft of the target's layers takes 1 to {total - 1} of its {total} (got {num_layers})"
+        )
     config = copy.deepcopy(model.config)
     text = config.get_text_config()
     text.num_hidden_layers = num_layers
@@ -65,8 +70,13 @@ def first_layers(model: PreTrainedModel, num_layers: int) -> PreTrainedModel:
     layers.training = False
     short_base = _with_children(base, {stacks[0]: layers} | _stateful(base))
     short = _with_children(model, {model.base_model_prefix: short_base})
-    short.config = short_base.config = config
+    for module in (short, short_base):
+        module.__dict__["config"] = config
     return short
+
+
+def _lent(weight: torch.Tensor) -> torch.Tensor:
+    return weight.detach()  # so that nothing that a drafter does with it asks for gradients
 
 
 def _is_stack(module: torch.nn.Module, num_layers: int) -> bool:

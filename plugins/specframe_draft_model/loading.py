@@ -53,16 +53,21 @@ def _load_borrowing(folder: Path, options: DraftModelOptions, facts: TargetFacts
     dtype = options.dtype or facts.dtype
     try:
         config = AutoConfig.from_pretrained(folder)
-        model, told = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=getattr(torch, dtype), output_loading_info=True
         )
     except Exception as error:  # damaged files, wrong shapes, no such dtype
         raise LoadError(f"draft '{folder.name}' could not be loaded ({type(error).__name__}: {error})") from error
+    model, told = loaded
     lent = {"embeddings": model.get_input_embeddings(), "head": model.get_output_embeddings()}
-    lacking = {f"{name}.weight" for name, module in model.named_modules() if any(module is lent[part] for part in names)}
+    lacking = {
+        f"{name}.weight" for name, module in model.named_modules() if any(module is lent[part] for part in names)
+    }
     missing = sorted({*told["missing_keys"]} - lacking)
     if missing:
-        raise LoadError(f"draft '{folder.name}' lacks {len(missing)} tensors, such as {missing[0]}; bring the whole folder")
+        raise LoadError(
+            f"draft '{folder.name}' lacks {len(missing)} tensors, such as {missing[0]}; bring the whole folder"
+        )
     ids = _target_ids(folder)
     for part in names:
         weight = views.embeddings if part == "embeddings" else views.head
@@ -84,6 +89,7 @@ def _target_ids(folder: Path) -> torch.Tensor | None:
 
 def _views(facts: TargetFacts, what: str) -> Views:
     if facts.views is None:
-        raise InvalidStrategy(f"the draft reads the target's {what}, and this target lends none; use a model of its own")
-    views: Any = facts.views
-    return views
+        raise InvalidStrategy(
+            f"the draft reads the target's {what}, and this target lends none; use a model of its own"
+        )
+    return facts.views

@@ -6,6 +6,7 @@ Knows ids and rows of logits, and nothing about rounds, laws or the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -43,7 +44,7 @@ class Network:
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Return weights and cache, by name."""
-        layers = self._cache.layers
+        layers: list[Any] = self._cache.layers
         return {
             "weights": list(self.runner.model.state_dict(keep_vars=True).values()),
             "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],

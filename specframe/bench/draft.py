@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(
-    target: TransformersTarget, items: Sequence[WorkItem], *, repeats: int, max_new_tokens: int, say: Callable[[str], None]
+    target: TransformersTarget,
+    items: Sequence[WorkItem],
+    *,
+    repeats: int,
+    max_new_tokens: int,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure survival, costs and speed, and return what is stored."""
     tune, test = items[::4], [item for index, item in enumerate(items) if index % 4]
@@ -78,7 +84,12 @@ def run(
     def timed(what: str, chosen: Sequence[WorkItem], arms: dict[str, Arm], times: int) -> Timed:
         prompts = [encode(item.messages, target.facts) for item in chosen]
         return time_arms(
-            arms, chosen, prompts, max_new_tokens=max_new_tokens, repeats=times, progress=lambda text: say(f"{what}: {text}")
+            arms,
+            chosen,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            repeats=times,
+            progress=lambda text: say(f"{what}: {text}"),
         )
 
     plain = TransformersArm(target.model)
@@ -114,7 +125,9 @@ def run(
         "assisted_over_draft": measured.compare("library assisted, best", "draft, best"),
         "survival": survival(target, test, max_new_tokens=max_new_tokens, say=say),
         "milliseconds": costs(target, reduced["draft 1"]),
-        "forwards": forwards_share(target, whole, [encode(item.messages, target.facts) for item in test[:3]], max_new_tokens),
+        "forwards": forwards_share(
+            target, whole, [encode(item.messages, target.facts) for item in test[:3]], max_new_tokens
+        ),
     }
 
 
@@ -136,14 +149,22 @@ def full_head(target: TransformersTarget, arm: EngineArm) -> Any:
     return model
 
 
-def assisted(target: TransformersTarget, draft: Any, length: int, threshold: float) -> TransformersArm:
-    """Return an arm of transformers' assisted generation; its knobs stand in the assistant's own configuration."""
+class AssistedArm(TransformersArm):
+    """transformers' assisted generation; its knobs stand in the assistant's own configuration."""
+
+    def __init__(self, model: Any, assistant: Any) -> None:
+        super().__init__(model, assistant_model=assistant)
+        self.assistant = assistant
+
+
+def assisted(target: TransformersTarget, draft: Any, length: int, threshold: float) -> AssistedArm:
+    """Return an arm of transformers' assisted generation with this draft."""
     assistant = copy.copy(draft)
     assistant.generation_config = copy.deepcopy(draft.generation_config)
     assistant.generation_config.num_assistant_tokens = length
     assistant.generation_config.num_assistant_tokens_schedule = "constant"
     assistant.generation_config.assistant_confidence_threshold = threshold
-    return TransformersArm(target.model, assistant_model=assistant)
+    return AssistedArm(target.model, assistant)
 
 
 def survival(
@@ -184,7 +205,7 @@ def costs(target: TransformersTarget, arm: EngineArm) -> dict[str, Any]:
         session.commit(ticket, 0)
 
     for num_proposed in range(MOST_POSITIONS + 1):
-        verify[str(num_proposed)] = _least(lambda num_proposed=num_proposed: check(num_proposed))
+        verify[str(num_proposed)] = _least(partial(check, num_proposed))
     session.close()
     target.reset()
     return {"draft_token": draft, "verify": verify}
@@ -201,23 +222,22 @@ def forwards_share(
     made = type(shipped)(type(shipped.network)(TransformersTarget(draft)), shipped.options)
     engine = Engine(target, {"draft": made}, strategy=Strategy(length=Length(max_tokens=2)))
     library = assisted(target, draft, 2, 0.0)
-    ours, theirs, own = [], [], []
+    ours: list[float] = []
+    theirs: list[float] = []
+    own: list[float] = []
     for prompt in prompts:
-        for shares, call in (
-            (ours, lambda prompt=prompt: engine.generate(prompt, max_new_tokens=max_new_tokens)),
-            (theirs, lambda prompt=prompt: library(prompt, max_new_tokens)),
-        ):
-            target.reset()
-            made.reset()
-            with forward_times(target.model) as verifying, forward_times(library._arguments["assistant_model"]) as drafting:
-                with forward_times(draft) as own_drafting:
-                    start = time.perf_counter()
-                    result = call()
-                    total = time.perf_counter() - start
-            shares.append((sum(verifying) + sum(drafting) + sum(own_drafting)) / total)
-            if shares is ours:
-                stats = result.stats.drafters["draft"]
-                own.append((stats.seconds - sum(own_drafting)) / stats.num_proposed * 1e3)
+        target.reset()
+        made.reset()
+        with forward_times(target.model) as verifying, forward_times(draft) as drafting:
+            start = time.perf_counter()
+            result = engine.generate(prompt, max_new_tokens=max_new_tokens)
+            ours.append((sum(verifying) + sum(drafting)) / (time.perf_counter() - start))
+        stats = result.stats.drafters["draft"]
+        own.append((stats.seconds - sum(drafting)) / stats.num_proposed * 1e3)
+        with forward_times(target.model) as verifying, forward_times(library.assistant) as drafting:
+            start = time.perf_counter()
+            library(prompt, max_new_tokens)
+            theirs.append((sum(verifying) + sum(drafting)) / (time.perf_counter() - start))
     return {
         "ours": round(max(ours), 4),
         "transformers": round(max(theirs), 4),

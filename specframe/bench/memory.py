@@ -88,7 +88,9 @@ def cache_tensors(cache: Any) -> list[torch.Tensor]:
 
 def num_bytes(parts: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, Any]:
     """Return the logical bytes of each part, and the deduplicated and incremental ones of all."""
-    logical = {part: sum(tensor.numel() * tensor.element_size() for tensor in tensors) for part, tensors in parts.items()}
+    logical = {
+        part: sum(tensor.numel() * tensor.element_size() for tensor in tensors) for part, tensors in parts.items()
+    }
     storages: dict[int, int] = {}
     plain: dict[int, int] = {}
     for part, tensors in parts.items():

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 def train_draft(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder, a GGUF file, a model id or 'demo'.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the draft goes; a run that ended goes on there.")
+        Path,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Where the draft goes; a run that ended goes on there."),
     ],
     prompts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="First prompts, one a line or JSON lines with 'prompt'; synthetic if not given."),
+        typer.Option(
+            metavar="FILE", help="First prompts, one a line or JSON lines with 'prompt'; synthetic if not given."
+        ),
     ] = None,
     sealed: Annotated[
         Path | None, typer.Option(metavar="FILE", help="SHA-256 digests of prompts that are kept for evaluation.")
@@ -31,6 +34,10 @@ def train_draft(
     columns: Annotated[int, typer.Option(help="Output ids of the draft; the commonest are chosen.")] = 8192,
     shards: Annotated[int, typer.Option(help="How much text the target writes: shards of 64 x 512 tokens.")] = 12,
     steps: Annotated[int, typer.Option(help="Training steps of 8 conversations.")] = 1000,
+    dtype: Annotated[
+        str,
+        typer.Option(help="float32, or bfloat16 where the machine is faster in it; the draft is stored in bfloat16."),
+    ] = "float32",
     seed: Annotated[int, typer.Option(help="Of the text and of the order of training.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -48,8 +55,8 @@ def train_draft(
         layers=layers,
         columns=columns,
         shards=shards,
-        corpus=CorpusSettings(seed=seed),
-        distil=DistilSettings(steps=steps, seed=seed),
+        corpus=CorpusSettings(seed=seed, dtype=dtype),
+        distil=DistilSettings(steps=steps, seed=seed, dtype=dtype),
     )
     receipt = run(
         target,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ _NUM_DRAWN_FROM = 32
 
 class Shard(NamedTuple):
     """Conversations of one length: ``ids``, ``is_answer`` ``[rows, length]``, and at each position the target's likeliest ids
-    for it with their log-probabilities, ``likeliest``, ``log_probs`` ``[rows, length, 16]``."""
+    for it with their log-probabilities, ``likeliest``, ``log_probs`` ``[rows, length, 16]``.
+    """
 
     ids: np.ndarray[Any, np.dtype[np.int32]]
     is_answer: np.ndarray[Any, np.dtype[np.bool_]]
@@ -39,13 +41,14 @@ class Shard(NamedTuple):
 @attrs.frozen
 class CorpusSettings:
     """``rows`` conversations of ``length`` ids a shard; ``temperature`` of every second row's answers, the others being
-    greedy; user turns are drawn at temperature 1. ``dtype``: of the target while it writes."""
+    greedy; user turns are drawn at temperature 1. ``dtype``: of the target while it writes.
+    """
 
     rows: int = 64
     length: int = 512
     temperature: float = 0.8
     seed: int = 0
-    dtype: str = "bfloat16"
+    dtype: str = "float32"
 
 
 class Corpus:
@@ -63,7 +66,9 @@ class Corpus:
     @property
     def digest(self) -> str:
         """The SHA-256 of all shards, in order."""
-        return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in self._files())).hexdigest()
+        return hashlib.sha256(
+            b"".join(hashlib.sha256(file.read_bytes()).digest() for file in self._files())
+        ).hexdigest()
 
     def grow(
         self,
@@ -129,7 +134,7 @@ def write_shard(
         noise = -torch.empty_like(laws).exponential_(generator=generator).log()
         temperatures = torch.where(torch.tensor([[talk.is_answer] for talk in talks]), heat, 1.0)
         chosen = top.indices.gather(1, (laws + temperatures * noise).argmax(-1, keepdim=True))[:, 0].tolist()
-        inputs = torch.tensor([[talk.next(lambda row=row: chosen[row])] for row, talk in enumerate(talks)])
+        inputs = torch.tensor([[talk.next(partial(chosen.__getitem__, row))] for row, talk in enumerate(talks)])
         progress(position / settings.length)
     ids, is_answer = ([getattr(talk, name) for talk in talks] for name in ("ids", "answers"))
     return Shard(np.array(ids, np.int32), np.array(is_answer, np.bool_), likeliest, log_probs)
@@ -144,9 +149,7 @@ def _read(file: Path) -> Shard:
         return Shard(**{name: parts[name] for name in Shard._fields})
 
 
-def _holds_sealed(
-    target: TransformersTarget, script: Script, shard: Shard, row: int, sealed: frozenset[str]
-) -> bool:
+def _holds_sealed(target: TransformersTarget, script: Script, shard: Shard, row: int, sealed: frozenset[str]) -> bool:
     if not sealed:
         return False
     ids = shard.ids[row, len(script.opening) :].tolist()

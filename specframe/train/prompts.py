@@ -15,25 +15,29 @@ from pathlib import Path
 from specframe.errors import InvalidRequest
 
 _THINGS = (
-    "a bicycle", "sourdough bread", "a thunderstorm", "a lighthouse", "compound interest", "photosynthesis", "a chess opening",
-    "a vegetable garden", "the water cycle", "a job interview", "a wedding speech", "jet lag", "a solar panel", "a violin",
-    "the French Revolution", "an electric car", "a coral reef", "a rental contract", "a sleep routine", "a telescope", "a budget",
-    "a marathon", "machine learning", "a birthday party", "an earthquake", "a library", "the immune system", "a campfire",
-    "a stock market crash", "a houseplant", "recursion", "a sailing boat", "black holes", "a cover letter", "public transport",
-    "a first aid kit", "yoga", "the Silk Road", "a bee colony", "a database index", "mountain weather", "a podcast", "glaciers",
-    "an apology", "a bridge", "the number pi", "a coffee shop", "a broken heart", "tides", "a web server", "a lawn", "democracy",
+    "a bicycle", "sourdough bread", "a thunderstorm", "a lighthouse", "compound interest", "photosynthesis",
+    "a chess opening", "a vegetable garden", "the water cycle", "a job interview", "a wedding speech", "jet lag",
+    "a solar panel", "a violin", "the French Revolution", "an electric car", "a coral reef", "a rental contract",
+    "a sleep routine", "a telescope", "a budget", "a marathon", "machine learning", "a birthday party",
+    "an earthquake", "a library", "the immune system", "a campfire", "a stock market crash", "a houseplant",
+    "recursion", "a sailing boat", "black holes", "a cover letter", "public transport", "a first aid kit", "yoga",
+    "the Silk Road", "a bee colony", "a database index", "mountain weather", "a podcast", "glaciers", "an apology",
+    "a bridge", "the number pi", "a coffee shop", "a broken heart", "tides", "a web server", "a lawn", "democracy",
 )  # fmt: skip
 _TASKS = (
-    "Explain {} to a ten-year-old.", "Write a short story about {}.", "What are the advantages and disadvantages of {}?",
-    "Give me five facts about {}.", "Write a poem about {}.", "How does one get started with {}?", "Describe {} in one paragraph.",
-    "Write an email to a friend about {}.", "What is the history of {}?", "Compare {} with something similar.",
+    "Explain {} to a ten-year-old.", "Write a short story about {}.",
+    "What are the advantages and disadvantages of {}?", "Give me five facts about {}.", "Write a poem about {}.",
+    "How does one get started with {}?", "Describe {} in one paragraph.", "Write an email to a friend about {}.",
+    "What is the history of {}?", "Compare {} with something similar.",
     "Imagine that you are {}. Introduce yourself.", "List common mistakes people make with {}.",
     "Write a dialogue between two people who disagree about {}.", "What would the world be like without {}?",
-    "Make a step-by-step plan that involves {}.", "Write a product review of {}.", "How is {} connected to mathematics?",
-    "Summarise what an expert would say about {}.", "Write a Python function that has to do with {}.",
-    "What questions should I ask about {}?", "Write a blog post about {} for travellers.", "Is {} overrated? Argue both sides.",
+    "Make a step-by-step plan that involves {}.", "Write a product review of {}.",
+    "How is {} connected to mathematics?", "Summarise what an expert would say about {}.",
+    "Write a Python function that has to do with {}.", "What questions should I ask about {}?",
+    "Write a blog post about {} for travellers.", "Is {} overrated? Argue both sides.",
     "Write three riddles about {}.", "Tell me a joke about {} and explain it.", "What is the science behind {}?",
-    "Rewrite this in a formal tone: I really like {}.", "Design a lesson about {} for a school class.", "Why do people like {}?",
+    "Rewrite this in a formal tone: I really like {}.", "Design a lesson about {} for a school class.",
+    "Why do people like {}?",
 )  # fmt: skip
 
 

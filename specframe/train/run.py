@@ -35,18 +35,19 @@ RECEIPT = "provenance.json"
 @attrs.frozen
 class TrainSettings:
     """What a draft is made of: ``layers`` of the target, ``columns`` of its head, ``shards`` of text to learn from and one
-    more to measure by; ``dtype`` of the weights that are written."""
+    more to measure by; ``dtype`` of the weights that are written.
+    """
 
     layers: int = 2
     columns: int = 8192
     shards: int = 12
     dtype: str = "bfloat16"
-    corpus: CorpusSettings = CorpusSettings()
-    distil: DistilSettings = DistilSettings()
+    corpus: CorpusSettings = attrs.field(factory=CorpusSettings)
+    distil: DistilSettings = attrs.field(factory=DistilSettings)
 
 
 class Stage(NamedTuple):
-    """News of a run: ``stage`` is ``write`` or ``learn``; ``part`` of it is done; ``told`` in words and ``facts`` as numbers."""
+    """News of a run: ``stage`` is ``write`` or ``learn``, ``part`` of it is done; ``told`` in words, ``facts`` as numbers."""
 
     stage: str
     part: float
@@ -85,7 +86,11 @@ def train_draft(
 
         def written(done: int, part: float) -> None:
             total = settings.shards + 1
-            say(Stage("write", (done + part) / total, f"text {done + part:.1f} of {total} shards", {"shards": done + part}))
+            say(
+                Stage(
+                    "write", (done + part) / total, f"text {done + part:.1f} of {total} shards", {"shards": done + part}
+                )
+            )
 
         corpus.grow(writer, prompts, settings.shards + 1, sealed=sealed, progress=written)
         del writer
@@ -114,7 +119,9 @@ def train_draft(
         ),
     )
     save_draft(draft, target_ids, target.tokenizer, output, getattr(torch, settings.dtype))
-    receipt = _receipt(target, output, started, corpus.digest, layers, agreed, num_prompts=len(prompts), num_sealed=len(sealed))
+    receipt = _receipt(
+        target, output, started, corpus.digest, layers, agreed, num_prompts=len(prompts), num_sealed=len(sealed)
+    )
     write_whole(output / RECEIPT, json.dumps(receipt, indent=2) + "\n")
     return receipt
 

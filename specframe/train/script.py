@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ class Script:
                 [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)], tokenize=False
             )
             parts = [text.partition(_MARKS[0])[0]]
-            parts += [text.partition(left)[2].partition(right)[0] for left, right in zip(_MARKS, _MARKS[1:], strict=False)]
+            parts += [text.partition(left)[2].partition(right)[0] for left, right in itertools.pairwise(_MARKS)]
         except Exception as error:  # no template, or one that refuses
             raise UnsupportedModel(
                 f"the target has no chat template to write conversations with ({type(error).__name__}: {error})"

@@ -50,8 +50,10 @@ def build_draft(target: PreTrainedModel, layers: Sequence[int], target_ids: Sequ
     if getattr(text, "layer_types", None):
         text.layer_types = [text.layer_types[layer] for layer in layers]
     if target.get_output_embeddings().bias is not None:
-        raise UnsupportedModel(f"the head of {type(target).__name__} has a bias; drafts of such a target are not built yet")
-    draft = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        raise UnsupportedModel(
+            f"the head of {type(target).__name__} has a bias; drafts of such a target are not built yet"
+        )
+    draft: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     lend(draft, target, target_ids)
     renamed = {}
     for name, tensor in target.state_dict().items():
@@ -75,12 +77,12 @@ def build_draft(target: PreTrainedModel, layers: Sequence[int], target_ids: Sequ
 
 def lend(draft: PreTrainedModel, target: PreTrainedModel, target_ids: Sequence[int]) -> None:
     """Give a draft the target's embeddings and the rows of its head, frozen."""
-    rows = target.get_output_embeddings().weight.detach()[torch.tensor(target_ids)]
-    for module, weight in (
-        (draft.get_input_embeddings(), target.get_input_embeddings().weight.detach()),
-        (draft.get_output_embeddings(), rows),
-    ):
-        module.weight = torch.nn.Parameter(weight.float(), requires_grad=False)
+    embeddings: Any = target.get_input_embeddings()
+    head: Any = target.get_output_embeddings()
+    into: Any = draft.get_input_embeddings()
+    out: Any = draft.get_output_embeddings()
+    into.weight = torch.nn.Parameter(embeddings.weight.detach().float(), requires_grad=False)
+    out.weight = torch.nn.Parameter(head.weight.detach()[torch.tensor(target_ids)].float(), requires_grad=False)
 
 
 def own_parameters(draft: PreTrainedModel) -> list[tuple[str, torch.nn.Parameter]]:
@@ -89,7 +91,9 @@ def own_parameters(draft: PreTrainedModel) -> list[tuple[str, torch.nn.Parameter
     return [(name, parameter) for name, parameter in draft.named_parameters() if id(parameter) not in borrowed]
 
 
-def save_draft(draft: PreTrainedModel, target_ids: Sequence[int], tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
+def save_draft(
+    draft: PreTrainedModel, target_ids: Sequence[int], tokenizer: Any, folder: Path, dtype: torch.dtype
+) -> None:
     """Write a draft's folder: its own tensors, the map of its columns, and the target's tokenizer."""
     from safetensors.torch import save_file
 

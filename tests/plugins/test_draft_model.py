@@ -96,8 +96,8 @@ def session_of(made, request=None):
 def test_after_any_history_the_cache_stands_for_the_text(data):
     """A key of a token that was refused, or a hole where another drafter's token was, poisons every row after it.
 
-    Rounds with and without proposals, behind another drafter's, refused anywhere and accepted to the last token that was never
-    fed: after each commit the cache is a prefix of the text without its last id, and the next row is the one of a fresh forward.
+    Rounds with and without proposals, behind another drafter's, refused anywhere and accepted to the last token, which was
+    never fed: after each commit the cache is a prefix of the text less its last id, and the next row that of a fresh forward.
     """
     model = other_model()
     made = drafter(model)
@@ -127,7 +127,8 @@ def propose(session, text, offered, data, made):
     rows = []
 
     class Context:
-        ids = list(text)
+        def __init__(self):
+            self.ids = list(text)
 
         def is_allowed(self, token):
             return True
@@ -258,7 +259,9 @@ def test_the_targets_first_layers_draft_without_touching_it(kind):
     short = first_layers(model, 1)
     assert {id(parameter) for parameter in short.parameters()} <= {id(parameter) for parameter in model.parameters()}
     if kind != "gpt2":
-        alone = tiny_model(kind, num_hidden_layers=1, **({"layer_types": ["sliding_attention"]} if kind == "gemma3" else {}))
+        alone = tiny_model(
+            kind, num_hidden_layers=1, **({"layer_types": ["sliding_attention"]} if kind == "gemma3" else {})
+        )
         names = alone.state_dict().keys()
         alone.load_state_dict({name: value for name, value in model.state_dict().items() if name in names})
         inputs = torch.tensor([PROMPT])
@@ -286,7 +289,10 @@ def test_views_are_lent_to_those_that_declare_them():
     """A drafter reads what its plugin said it would read, and nothing more."""
     target = TransformersTarget(shared_model())
     assert target.views(frozenset({"head"})).head.shape == (64, 32)
-    assert target.views(frozenset({"embeddings"})).embeddings.data_ptr() == shared_model().model.embed_tokens.weight.data_ptr()
+    assert (
+        target.views(frozenset({"embeddings"})).embeddings.data_ptr()
+        == shared_model().model.embed_tokens.weight.data_ptr()
+    )
     with pytest.raises(PluginError, match=r"without declaring it; add 'layers' to needs\.views"):
         target.views(frozenset({"head"})).first_layers(1)
 
@@ -350,7 +356,10 @@ def reshape(folder):
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (drop("model.layers.0.mlp.up_proj.weight"), "lacks 1 of its tensors, such as model.layers.0.mlp.up_proj.weight"),
+        (
+            drop("model.layers.0.mlp.up_proj.weight"),
+            "lacks 1 of its tensors, such as model.layers.0.mlp.up_proj.weight",
+        ),
         (reshape, "could not be loaded"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"no"), "could not be loaded"),
         (lambda folder: (folder / "model.safetensors").unlink(), "could not be loaded"),

@@ -66,7 +66,9 @@ def test_a_trained_draft_runs_and_borrows(target, tmp_path):
     assert result.token_ids == expected
     assert result.events == ()
     runner = engine.drafters["draft_model"].network.runner.model
-    assert runner.get_input_embeddings().weight.data_ptr() == engine.target.model.get_input_embeddings().weight.data_ptr()
+    assert (
+        runner.get_input_embeddings().weight.data_ptr() == engine.target.model.get_input_embeddings().weight.data_ptr()
+    )
     assert runner.get_output_embeddings().weight.shape == (100, 32)
     assert engine.draft_identities["draft_model"].model.output_map.is_complete
 
@@ -98,7 +100,7 @@ def test_sealed_prompts_are_refused(target, tmp_path):
     """A draft that has seen the test cannot be judged by it."""
     (tmp_path / "sealed.txt").write_text(prompt_digest("  of the other\n") + "\n")
     sealed = read_sealed(tmp_path / "sealed.txt")
-    with pytest.raises(InvalidRequest, match="sealed for evaluation.*1, the first being number 2"):
+    with pytest.raises(InvalidRequest, match=r"sealed for evaluation.*1, the first being number 2"):
         train_draft(target, tmp_path / "draft", PROMPTS, SETTINGS, sealed=sealed)
     assert not (tmp_path / "draft").exists()
     (tmp_path / "sealed.txt").write_text("not a digest\n")
@@ -170,7 +172,10 @@ def test_learning_raises_acceptance(target, tmp_path):
     """A loop that learns nothing would pass every other test here."""
     loaded = specframe.load_target(target)
     settings = attrs.evolve(
-        SETTINGS, columns=272, corpus=attrs.evolve(SETTINGS.corpus, rows=16), distil=DistilSettings(steps=60, rows=8, warmup=5)
+        SETTINGS,
+        columns=272,
+        corpus=attrs.evolve(SETTINGS.corpus, rows=16),
+        distil=DistilSettings(steps=60, rows=8, warmup=5),
     )
     train_draft(target, tmp_path / "draft", PROMPTS, settings)
     held_out = next(iter(Corpus(tmp_path / "draft" / "work" / "corpus", settings.corpus)))
@@ -188,7 +193,7 @@ def test_a_draft_that_borrows_from_the_wrong_target_is_told(target, tmp_path):
     with pytest.raises(LoadError, match=r"borrows embeddings of width 32, the target's have 48"):
         specframe.load(wide, strategy=using(tmp_path / "draft"))
     file = tmp_path / "draft" / "model.safetensors"
-    tensors = {name: tensor.clone() for name, tensor in load_file(file).items() if "norm.weight" != name[-11:]}
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items() if name[-11:] != "norm.weight"}
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(LoadError, match="lacks"):
         specframe.load(target, strategy=using(tmp_path / "draft"))
