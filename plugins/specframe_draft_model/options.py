@@ -31,7 +31,13 @@ def _is_truncation(instance: Any, attribute: attrs.Attribute[Any], value: Any) -
 
 def _place(model: str | None) -> str | None:
     """Return where a draft is: the name ``demo`` stands for the one that comes with this package."""
-    return str(DEMO_FOLDER) if model == DEMO else model
+    if model != DEMO:
+        return model
+    if not DEMO_FOLDER.is_dir():
+        raise InvalidStrategy(
+            "the draft for the demo target is not part of this version; give 'model' (see 'specframe train-draft') or 'layers'"
+        )
+    return str(DEMO_FOLDER)
 
 
 @attrs.frozen

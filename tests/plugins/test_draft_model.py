@@ -314,6 +314,17 @@ def test_options_that_contradict_are_told(options, told):
         DraftModelOptions(**options)
 
 
+def test_the_demo_draft_is_used_where_nothing_is_named(monkeypatch, tmp_path):
+    """A name without a model behind it must not become a question to a model hub."""
+    from specframe_draft_model import options
+
+    monkeypatch.setattr(options, "DEMO_FOLDER", tmp_path / "demo")
+    with pytest.raises(InvalidStrategy, match=r"give 'model' \(see 'specframe train-draft'\) or 'layers'"):
+        DraftModelOptions()
+    (tmp_path / "demo").mkdir()
+    assert DraftModelOptions().model == DraftModelOptions(model="demo").model == str(tmp_path / "demo")
+
+
 @pytest.fixture
 def pair(tmp_path, monkeypatch):
     """Return the folders of a target and of a draft for it."""
