@@ -31,7 +31,10 @@ PROMPT = [{"role": "user", "content": f"{TASK}\n\n```python\n{CODE}```"}]
 
 
 def main() -> None:
+    print("target: SmolLM2-135M-Instruct, converted on first use, then loaded ...", flush=True)
     engines = [specframe.load("demo"), specframe.load("demo", strategy=STRATEGY)]
+    print(f"prompt: {TASK}\n        (and {len(CODE.splitlines())} lines of Python)")
+    print(f"generating {2 + 2 * NUM_REPEATS} times, by turns plain and with {STRATEGY} ...\n", flush=True)
     pairs = [
         [engine.generate(PROMPT, max_new_tokens=MAX_NEW_TOKENS) for engine in engines]
         for _ in range(1 + NUM_REPEATS)  # the first pair warms up
@@ -39,7 +42,7 @@ def main() -> None:
     ratios = [before.stats.total_s / after.stats.total_s for before, after in pairs[1:]]
     num_texts = len({result.token_ids for pair in pairs for result in pair})
 
-    print(pairs[-1][0].text, "\n")
+    print(f"the target's answer, a small model's:\n\n{pairs[-1][0].text}\n")
     for name, result in zip(("plain", STRATEGY), pairs[-1], strict=True):
         show(name, result)
     in_turn = ", ".join(f"{ratio:.2f}" for ratio in ratios)

@@ -79,6 +79,8 @@ class CustomGenerate:
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
         """Generate after ``input_ids``, ``[1, length]``, and return ``[1, length + generated]``, as ``generate`` does."""
         _refuse(input_ids, generation_config, model_kwargs)
+        if spec_stop is not None and spec_tokenizer is None:
+            raise InvalidRequest("spec_stop", "needs a tokenizer", spec_stop, "give it as spec_tokenizer=")
         engine = self._engine_for(model, spec_tokenizer)
         if generation_config.do_sample and spec_seed is None:
             spec_seed = int(torch.randint(2**62, ()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -133,13 +134,14 @@ def _register(plugin: Plugin, module: Any) -> None:
         raise PluginError(f"{plugin} implements none of the hooks; mark one with @specframe.hookimpl")
     if any(implementation.wrapper or implementation.hookwrapper for implementation in implementations):
         raise PluginError(f"{plugin} wraps a hook; registration hooks take plain implementations only")
-    hooks[0](register=lambda *args, **kwargs: _add_drafter(plugin, *args, **kwargs))
-    hooks[1](register=lambda *args, **kwargs: _add_grammar(plugin, *args, **kwargs))
+    hooks[0](register=partial(register_drafter, plugin))
+    hooks[1](register=partial(register_grammar, plugin))
 
 
-def _add_drafter(
+def register_drafter(
     plugin: Plugin, name: str, factory: Callable[..., Drafter], *, options: type[Any], needs: Needs, api: int
 ) -> None:
+    """Add a drafter to a plugin; see ``hookspecs.RegisterDrafter``."""
     _check_entry(plugin, "drafter", name, api, plugin.drafters)
     if not isinstance(options, type) or not attrs.has(options):
         raise InvalidStrategy(f"drafter '{name}': 'options' must be an attrs class (got {options!r})")
@@ -156,7 +158,8 @@ def _add_drafter(
     plugin.drafters[name] = DrafterEntry(name, factory, options, needs, str(plugin))
 
 
-def _add_grammar(plugin: Plugin, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
+def register_grammar(plugin: Plugin, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
+    """Add a grammar language to a plugin; see ``hookspecs.RegisterGrammar``."""
     _check_entry(plugin, "grammar", name, api, plugin.grammars)
     plugin.grammars[name] = GrammarEntry(name, compile)
 

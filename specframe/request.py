@@ -119,11 +119,18 @@ def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     return int(value)
 
 
+_HINTS = {
+    "do_sample": "sampling is on where a temperature is given; ",
+    "n": "a stream is one generation, generate() makes several; ",
+    "max_length": "the budget is max_new_tokens; ",
+}
+
+
 def _check_names(arguments: Mapping[str, Any]) -> None:
     known = Arguments.__annotations__.keys()
     for name in sorted(arguments.keys() - known):
         close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{close[0]}'? " if close else ""
+        hint = _HINTS.get(name) or (f"did you mean '{close[0]}'? " if close else "")
         raise InvalidRequest(
             name, "is not an argument here", arguments[name], f"{hint}known: {', '.join(sorted(known))}"
         )

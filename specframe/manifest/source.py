@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from specframe.manifest.tensors import has_weights
 
 _WITHOUT_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "README.md")
 
+_CONFIGURATIONS = ("config.json", "adapter_config.json")
+_MODEL = "must be 'demo', a model folder, a .gguf file or a model id"
+_MODEL_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")  # as a hub names models
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
 
@@ -48,13 +52,19 @@ def open_source(model: str | Path) -> Source:
     """
     name = str(model)
     path = Path(model)
-    if not name.strip():
-        raise InvalidRequest("model", "must be 'demo', a model folder, a .gguf file or a model id", name)
     if name == "demo":
         return _gguf(demo.demo_file())
     if name.endswith(".gguf"):
         return _gguf(path)
-    return Source(path) if path.is_dir() else Source(_snapshot(name, weights=False), hub=name)
+    if path.is_dir() and name:
+        if not any((path / file).is_file() for file in _CONFIGURATIONS):
+            raise InvalidRequest("model", _MODEL, name, "the folder holds no config.json")
+        return Source(path)
+    if path.exists() and name:
+        raise InvalidRequest("model", _MODEL, name, "it is a file, and no .gguf file")
+    if not _MODEL_ID.fullmatch(name):
+        raise InvalidRequest("model", _MODEL, name, "there is no such folder")
+    return Source(_snapshot(name, weights=False), hub=name)
 
 
 def has_tokenizer(folder: str | Path) -> bool:
@@ -81,7 +91,7 @@ def _snapshot(name: str, *, weights: bool) -> Path:
             folder = Path(snapshot_download(name, allow_patterns=[*patterns, "*.bin"]))
         return folder
     except (OSError, ValueError) as error:
-        way_out = str(error).partition("\n")[0]
+        told = str(error).partition("\n")[0]
         raise InvalidRequest(
-            "model", "must be 'demo', a model folder, a .gguf file or a model id", name, way_out
+            "model", _MODEL, name, f"there is no such folder, and no model of this id could be fetched ({told})"
         ) from error

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from test_mutations import MUTATIONS
@@ -111,6 +112,10 @@ def test_diff_names_the_fields(run, copy_of):
         (("create", "missing.gguf"), "must be a GGUF file that can be read"),
         (("check", "a.toml", "b.toml", "--kind", "none"), "'kind' must be same, reduced or bytes"),
         (("create", ""), "'model' must be 'demo', a model folder"),
+        (("create", "./no/such"), "there is no such folder"),
+        (("create", __file__.removesuffix(".py")), "there is no such folder"),
+        (("create", __file__), "it is a file, and no .gguf file"),
+        (("create", str(Path(__file__).parent)), "the folder holds no config.json"),
         (("create", "no/such", "-o", "no/such/m.toml"), "'output' must be a file that can be written"),
         (("create", "no/such", "-o", "."), "it is a folder"),
     ],
