@@ -42,6 +42,7 @@ class GrammarEntry:
 
     name: str
     compile: Callable[[str, TargetFacts], Grammar]
+    plugin: str = "a plugin"
 
 
 @attrs.define
@@ -158,7 +159,7 @@ def _add_drafter(
 
 def _add_grammar(plugin: Plugin, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
     _check_entry(plugin, "grammar", name, api, plugin.grammars)
-    plugin.grammars[name] = GrammarEntry(name, compile)
+    plugin.grammars[name] = GrammarEntry(name, compile, str(plugin))
 
 
 def _check_entry(plugin: Plugin, kind: str, name: str, api: int, known: Mapping[str, Any]) -> None:

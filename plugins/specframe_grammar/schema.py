@@ -1,0 +1,77 @@
+"""JSON Schemas: which keywords are enforced, and what is refused by name before a schema is compiled.
+
+The parser behind this refuses most of what it does not enforce; what it would drop is refused here. Unknown keywords are
+refused too: a misspelt one would be a constraint that is silently not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import specframe
+
+ENFORCED = frozenset(
+    """type enum const properties required additionalProperties patternProperties items prefixItems minItems maxItems
+    minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minProperties
+    maxProperties anyOf allOf oneOf $ref""".split()
+)
+ANNOTATIONS = frozenset(
+    """$schema $id $comment $anchor title description default examples deprecated readOnly writeOnly contentMediaType
+    contentEncoding x-guidance""".split()
+)
+DEFINITIONS = frozenset(("$defs", "definitions"))
+ONE_SCHEMA = frozenset(("additionalProperties", "items"))
+LISTS_OF_SCHEMAS = frozenset(("anyOf", "allOf", "oneOf", "prefixItems"))
+NAMED_SCHEMAS = frozenset(("properties", "patternProperties")) | DEFINITIONS
+MOST_NESTED = 200
+
+
+class Place(NamedTuple):
+    """A schema within a schema, and the JSON pointer to it."""
+
+    schema: Any
+    pointer: str
+
+
+def check(schema: Any) -> None:
+    """Raise ``InvalidGrammar`` for a keyword that is not enforced, naming it and where it stands."""
+    stack = [Place(schema, "")]
+    while stack:
+        place = stack.pop()
+        if place.pointer.count("/") > MOST_NESTED:
+            raise _invalid(f"schemas are nested deeper than {MOST_NESTED // 2}", place.pointer)
+        if isinstance(place.schema, bool):
+            continue
+        if not isinstance(place.schema, Mapping):
+            raise _invalid(f"a schema must be an object or a boolean (got {place.schema!r})", place.pointer)
+        known = ENFORCED | ANNOTATIONS | DEFINITIONS
+        for keyword in place.schema:
+            if keyword not in known:
+                raise _invalid(
+                    f"keyword '{keyword}' is not enforced",
+                    place.pointer,
+                    f"leave it out; enforced: {', '.join(sorted(ENFORCED))}",
+                )
+        if place.schema.get("enum") == []:
+            raise _invalid("'enum' must hold at least one value", place.pointer)
+        stack += _inner(place)
+
+
+def _inner(place: Place) -> Iterator[Place]:
+    for keyword, value in place.schema.items():
+        pointer = f"{place.pointer}/{keyword}"
+        if keyword in ONE_SCHEMA:
+            yield Place(value, pointer)
+        elif keyword in LISTS_OF_SCHEMAS:
+            if not isinstance(value, list):
+                raise _invalid(f"'{keyword}' must be a list of schemas (got {value!r})", place.pointer)
+            yield from (Place(inner, f"{pointer}/{index}") for index, inner in enumerate(value))
+        elif keyword in NAMED_SCHEMAS:
+            if not isinstance(value, Mapping):
+                raise _invalid(f"'{keyword}' must be an object of schemas (got {value!r})", place.pointer)
+            yield from (Place(inner, f"{pointer}/{name}") for name, inner in value.items())
+
+
+def _invalid(problem: str, pointer: str, way_out: str = "") -> specframe.InvalidGrammar:
+    return specframe.InvalidGrammar("json_schema", f"{problem} (in the schema at '{pointer or '/'}')", way_out=way_out)
