@@ -133,8 +133,9 @@ def generate(
         Path | None, typer.Option(metavar="FILE", rich_help_panel=GRAMMAR, help="It is of the Lark grammar in this file.")
     ] = None,
     grammar_tokenization: Annotated[
-        str, typer.Option(rich_help_panel=GRAMMAR, help="Forced text in 'any' spelling, or only in its 'canonical' one.")
-    ] = "any",
+        str | None,
+        typer.Option(rich_help_panel=GRAMMAR, help="Forced text in 'any' spelling, or only in its 'canonical' one."),
+    ] = None,
     grammar_after: Annotated[
         str | None, typer.Option(rich_help_panel=GRAMMAR, help="The output is free up to this text.")
     ] = None,
@@ -176,11 +177,11 @@ def generate(
         "json_schema": _file("json_schema", json_schema),
         "choice": choice or None,
         "lark": _file("lark", lark),
+        "grammar_tokenization": grammar_tokenization,
         "grammar_after": grammar_after,
     }
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     arguments |= {"max_new_tokens": max_new_tokens, "log_probs": log_probs}
-    arguments["grammar_tokenization"] = grammar_tokenization
     prompt = _prompt(sys.stdin.read().removesuffix("\n") if text == "-" else text, system, is_chat=chat)
 
     import specframe

@@ -80,6 +80,13 @@ class Prefix:
             self._masks[length] = found
         return found
 
+    def certain(self, length: int) -> int | None:
+        """Return the one id that the grammar allows at position ``length``, or None where it allows another number of them."""
+        if self.grammar is None:
+            return None
+        mask = self.mask(length)
+        return int(mask.argmax()) if np.count_nonzero(mask) == 1 else None
+
     def is_exhausted(self, length: int) -> bool:
         """Whether the grammar allows no id at position ``length``: its text is complete, or has run into a dead end."""
         return self.grammar is not None and not self.mask(length).any()

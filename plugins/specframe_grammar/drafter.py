@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from specframe import Commit, DraftRequest, Grammar, Round, TargetFacts
     from specframe_grammar.options import GrammarOptions
 
-MOST_REMEMBERED = 10_000
-
-
 class GrammarDrafter:
     """Propose the ids and the text that the request's grammar forces. Keeps nothing of any request."""
 
@@ -42,14 +39,13 @@ class GrammarSession:
 
     def __init__(self, request: DraftRequest, options: GrammarOptions) -> None:
         self._grammar: Grammar | None = request.grammar
-        self._likely = options.likely
+        self._offers_held = options.held
         self._num_prompt = len(request.prompt_ids)
         self._num_known = self._num_prompt
         self._state: Hashable = request.grammar.start if request.grammar is not None else None
-        self._last_ids: dict[Hashable, int] = {}
 
     def propose(self, round: Round) -> None:
-        """Offer what is forced, run after run, as long as there is room; then, of what is likely, one run."""
+        """Offer what is forced, run after run, as long as there is room."""
         if self._grammar is None:
             return
         state = self._state
@@ -65,18 +61,16 @@ class GrammarSession:
                 state = self._grammar.advance(state, token)
 
     def commit(self, commit: Commit) -> None:
-        """Follow the new ids, and remember what stood where."""
+        """Follow the new ids."""
         if self._grammar is None or commit.start_pos < self._num_prompt:
             return
         for token in commit.ids:
-            if self._likely and len(self._last_ids) < MOST_REMEMBERED:
-                self._last_ids[self._state] = token
             self._state = self._grammar.advance(self._state, token)
         self._num_known += len(commit.ids)
 
     def close(self) -> None:
         """Forget the request."""
-        self._last_ids.clear()
+        self._grammar = self._state = None
 
     def _next_ids(self, grammar: Grammar, state: Hashable) -> tuple[int, ...]:
         forced = grammar.forced(state) if isinstance(grammar, specframe.TextGrammar) else specframe.Forced()
@@ -85,8 +79,4 @@ class GrammarSession:
         mask = grammar.mask(state)
         if np.count_nonzero(mask) == 1:
             return (int(mask.argmax()),)
-        if not self._likely:
-            return ()
-        if state in self._last_ids:
-            return (self._last_ids[state],)
-        return forced.held
+        return forced.held if self._offers_held else ()

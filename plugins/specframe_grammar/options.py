@@ -16,10 +16,9 @@ def _is_bool(instance: Any, attribute: attrs.Attribute[bool], value: Any) -> Non
 
 @attrs.frozen
 class GrammarOptions:
-    """``likely``: also propose what is likely and not forced, as point masses that are verified like any.
+    """``held``: also propose the last pieces of forced text, which could merge with what follows.
 
-    That is the last pieces of forced text, which could merge with what follows, and, where a state of the grammar comes
-    again, the id that stood there last time. Raises ``InvalidStrategy``.
+    They are likely and not certain, and verified like any. Raises ``InvalidStrategy``.
     """
 
-    likely: bool = attrs.field(default=True, validator=_is_bool)
+    held: bool = attrs.field(default=True, validator=_is_bool)

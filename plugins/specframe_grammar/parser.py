@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 import specframe
 from specframe_grammar import schema
-from specframe_grammar.masks import Mask, Masks
+from specframe_grammar.masks import Mask
 from specframe_grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _EVERY_BYTE = range(256)
 class Node:
     """A state: the ids fed since the start. ``fed`` are those that the matcher takes for the last of them."""
 
-    __slots__ = ("__weakref__", "children", "depth", "fed", "forced", "is_final", "is_stopped", "parent")
+    __slots__ = ("__weakref__", "children", "depth", "fed", "forced", "is_final", "is_stopped", "packed", "parent")
 
     def __init__(self, parent: Node | None = None, fed: tuple[int, ...] = (), *, is_stopped: bool = False) -> None:
         self.parent, self.fed, self.is_stopped = parent, fed, is_stopped
@@ -42,6 +43,7 @@ class Node:
         self.children: WeakValueDictionary[int, Node] = WeakValueDictionary()
         self.is_final: bool | None = None
         self.forced: specframe.Forced | None = None
+        self.packed: npt.NDArray[np.uint8] | None = None  # the mask; it goes with the node
 
 
 class ParserGrammar:
@@ -55,13 +57,14 @@ class ParserGrammar:
         if vocabulary.has_first:
             first = _tokenizer(vocabulary, vocabulary.first_texts)
             self._first_mask = _unpacked(_matcher(language, source, first), len(vocabulary.texts))
-        self._masks = Masks(len(vocabulary.texts))
         if not self.mask(self.start).any() and not self.is_final(self.start):
             raise specframe.InvalidGrammar(language, "no text of this tokenizer's tokens satisfies it")
 
     def mask(self, state: Node) -> Mask:
         """Return which ids may come next."""
-        return self._masks.get(state, lambda: self._made_mask(state))
+        if state.packed is None:
+            state.packed = np.packbits(self._made_mask(state))
+        return np.unpackbits(state.packed, count=len(self._vocabulary.texts)).view(np.bool_)
 
     def advance(self, state: Node, token: int) -> Node:
         """Return the state after an id."""
@@ -144,11 +147,10 @@ def compile_json_schema(source: str, facts: specframe.TargetFacts) -> ParserGram
     except ValueError as error:
         raise specframe.InvalidGrammar("json_schema", f"the source must be JSON: {error}") from error
     schema.check(parsed)
-    if parsed is True:
-        parsed = {}
     if parsed is False:
         raise specframe.InvalidGrammar("json_schema", "no JSON satisfies it")
-    styled = {**parsed, "x-guidance": {**_JSON_STYLE, **parsed.get("x-guidance", {})}}
+    styled = {} if parsed is True else dict(parsed)
+    styled["x-guidance"] = {**_JSON_STYLE, **styled.get("x-guidance", {})}
     return ParserGrammar("json_schema", f"start: %json {json.dumps(styled)}", Vocabulary.of(facts))
 
 

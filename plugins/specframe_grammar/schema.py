@@ -18,9 +18,12 @@ ENFORCED = frozenset(
 )
 ANNOTATIONS = frozenset(
     """$schema $id $comment $anchor title description default examples deprecated readOnly writeOnly contentMediaType
-    contentEncoding x-guidance""".split()
+    contentEncoding""".split()
 )
 DEFINITIONS = frozenset(("$defs", "definitions"))
+STYLE = frozenset(("whitespace_flexible", "item_separator", "key_separator"))
+"""What ``x-guidance``, at the top of a schema, may say of white space."""
+
 ONE_SCHEMA = frozenset(("additionalProperties", "items"))
 LISTS_OF_SCHEMAS = frozenset(("anyOf", "allOf", "oneOf", "prefixItems"))
 NAMED_SCHEMAS = frozenset(("properties", "patternProperties")) | DEFINITIONS
@@ -45,9 +48,10 @@ def check(schema: Any) -> None:
             continue
         if not isinstance(place.schema, Mapping):
             raise _invalid(f"a schema must be an object or a boolean (got {place.schema!r})", place.pointer)
-        known = ENFORCED | ANNOTATIONS | DEFINITIONS
-        for keyword in place.schema:
-            if keyword not in known:
+        for keyword, value in place.schema.items():
+            if keyword == "x-guidance" and not place.pointer:
+                _check_style(value)
+            elif keyword not in ENFORCED | ANNOTATIONS | DEFINITIONS:
                 raise _invalid(
                     f"keyword '{keyword}' is not enforced",
                     place.pointer,
@@ -56,6 +60,12 @@ def check(schema: Any) -> None:
         if place.schema.get("enum") == []:
             raise _invalid("'enum' must hold at least one value", place.pointer)
         stack += _inner(place)
+
+
+def _check_style(style: Any) -> None:
+    unknown = sorted(style.keys() - STYLE) if isinstance(style, Mapping) else [repr(style)]
+    if unknown:
+        raise _invalid(f"'x-guidance' may hold {', '.join(sorted(STYLE))} (got {', '.join(unknown)})", "")
 
 
 def _inner(place: Place) -> Iterator[Place]:
