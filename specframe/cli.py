@@ -123,14 +123,18 @@ def generate(
         str | None, typer.Option(rich_help_panel=GRAMMAR, help="The output matches this regular expression.")
     ] = None,
     json_schema: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=GRAMMAR, help="It is JSON of the schema in this file.")
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=GRAMMAR, help="It is JSON of the schema in this file."),
     ] = None,
     choice: Annotated[
         list[str] | None,
-        typer.Option(rich_help_panel=GRAMMAR, help="It is this text; give it for each allowed one.", show_default=False),
+        typer.Option(
+            rich_help_panel=GRAMMAR, help="It is this text; give it for each allowed one.", show_default=False
+        ),
     ] = None,
     lark: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=GRAMMAR, help="It is of the Lark grammar in this file.")
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=GRAMMAR, help="It is of the Lark grammar in this file."),
     ] = None,
     grammar_tokenization: Annotated[
         str | None,

@@ -45,7 +45,9 @@ def read_constraint(arguments: Mapping[str, Any], facts: TargetFacts) -> Constra
     """Return the constraint of a request's arguments, or None. Raises ``InvalidRequest``; compiles nothing."""
     given = [name for name in ("grammar", *LANGUAGES) if arguments.get(name) is not None]
     if len(given) > 1:
-        raise InvalidRequest(given[1], f"excludes '{given[0]}'", arguments[given[1]], "a request takes at most one grammar")
+        raise InvalidRequest(
+            given[1], f"excludes '{given[0]}'", arguments[given[1]], "a request takes at most one grammar"
+        )
     tokenization, after = arguments.get("grammar_tokenization", "any"), arguments.get("grammar_after")
     if tokenization not in TOKENIZATIONS:
         raise InvalidRequest("grammar_tokenization", f"must be one of {', '.join(TOKENIZATIONS)}", tokenization)
@@ -67,7 +69,7 @@ class Grammars:
 
     def __init__(self, plugins: Plugins, facts: TargetFacts) -> None:
         self._plugins, self._facts = plugins, facts
-        self._compiled: OrderedDict[tuple[str, str, frozenset[int]], Grammar] = OrderedDict()
+        self._compiled: OrderedDict[tuple[Constraint, frozenset[int]], Grammar] = OrderedDict()
 
     def compile(self, constraint: Constraint, stop_ids: frozenset[int]) -> Grammar:
         """Return the grammar in force, which allows ``stop_ids`` where its text is complete.
@@ -75,15 +77,15 @@ class Grammars:
         Raises ``InvalidGrammar`` for a source that cannot be compiled, ``UnknownName`` for a language without a plugin,
         ``MissingPackage`` for one whose package is not installed, or ``PluginError``.
         """
-        facts = attrs.evolve(self._facts, stop_ids=stop_ids)
-        key = (constraint.language, constraint.source, stop_ids)
-        grammar = self._compiled.get(key)
-        if grammar is None:
-            grammar = self._compiled[key] = self._compile(constraint, facts)
+        key = (constraint, stop_ids)
+        if key not in self._compiled:
+            facts = attrs.evolve(self._facts, stop_ids=stop_ids)
+            grammar = self._compile(constraint, facts)
+            self._compiled[key] = in_force(grammar, constraint.tokenization, constraint.after, facts)
             if len(self._compiled) > MOST_COMPILED:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
-        return in_force(grammar, constraint.tokenization, constraint.after, facts)
+        return self._compiled[key]
 
     def _compile(self, constraint: Constraint, facts: TargetFacts) -> Grammar:
         entry = self._plugins.grammar(constraint.language)
@@ -136,7 +138,9 @@ def _schema(value: Any) -> str:
     try:
         return json.dumps(json.loads(value) if isinstance(value, str) else value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequest("json_schema", f"must be a JSON Schema, as an object or as JSON text: {error}", value) from error
+        raise InvalidRequest(
+            "json_schema", f"must be a JSON Schema, as an object or as JSON text: {error}", value
+        ) from error
 
 
 def _choices(value: Any) -> str:

@@ -6,14 +6,14 @@ temperature (``policy.py``); row i of a block sees the state after ``proposal[:i
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-State = Hashable
+State = Any
+"""A state is its grammar's own: hashable, never changed, and not looked into by anyone else."""
 
 
 class Forced(NamedTuple):

@@ -54,7 +54,7 @@ class AfterMarker:
         if self._table is None:
             is_marker = token == self._token
         else:
-            text = self._before(state) + self._table[token]
+            text = self._bytes[:state] + self._table[token]
             is_marker = text.endswith(self._bytes)
             state = next(n for n in range(len(self._bytes), -1, -1) if text.endswith(self._bytes[:n]))
         if not is_marker:
@@ -70,16 +70,12 @@ class AfterMarker:
             return self._grammar.forced(state.inner)
         return Forced()
 
-    def _before(self, state: State) -> bytes:
-        assert isinstance(state, int)
-        return self._bytes[:state]
-
     def _free_mask(self, state: State) -> npt.NDArray[np.bool_]:
         mask = np.ones(self._num_ids, dtype=np.bool_)
         mask[self._stop_ids] = False
         if self._table is None:
             return mask
-        before = self._before(state)
+        before = self._bytes[:state]
         for token in range(self._num_ids):
             text = before + self._table[token]
             found = text.find(self._bytes)
@@ -90,5 +86,6 @@ class AfterMarker:
 
 def _special_id(marker: str, facts: TargetFacts) -> int | None:
     """Return the id of a marker that is a special token, which adds no text; None for any other text."""
-    token = facts.tokenizer.get_vocab().get(marker)
-    return token if token is not None and TokenBytes(facts.tokenizer).is_special(token) else None
+    token = facts.tokenizer.convert_tokens_to_ids(marker)
+    is_known = isinstance(token, int) and facts.tokenizer.convert_ids_to_tokens(token) == marker
+    return token if is_known and TokenBytes(facts.tokenizer).is_special(token) else None

@@ -73,6 +73,4 @@ def ending_target(seed: int = 0, *, boost: float = 7.0, tokenizer: Any = TOKENIZ
         noise = np.random.default_rng([seed, zlib.crc32(repr(ids).encode())]).normal(0, 1.5, len(tokenizer))
         return (noise + bonus).tolist()
 
-    return TableTarget(
-        row, vocab_size=len(tokenizer), order=3, stop_ids=stop_ids, tokenizer=tokenizer, **options
-    )
+    return TableTarget(row, vocab_size=len(tokenizer), order=3, stop_ids=stop_ids, tokenizer=tokenizer, **options)

@@ -36,7 +36,8 @@ def test_what_is_not_forced_stays():
     grammar = Canonical(Letters())
     state = grammar.advance(grammar.start, 2)
     assert np.flatnonzero(grammar.mask(state)).tolist() == [3, 4]
-    assert grammar.is_final(state) and not grammar.is_final(grammar.start)
+    assert grammar.is_final(state)
+    assert not grammar.is_final(grammar.start)
     assert grammar.forced(state) == Forced()
     assert grammar.start_inside == Letters.start_inside
 

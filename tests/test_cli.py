@@ -445,17 +445,25 @@ def test_grammars_reach_the_engine(run: Callable[..., Outcome], engine: FakeEngi
     (tmp_path / "schema.json").write_text('{"type": "integer"}', encoding="utf-8-sig")
     (tmp_path / "rules.lark").write_text("start: /é/", encoding="utf-8")
     cases = {
-        ("--regex", r"\d+", "--grammar-tokenization", "canonical"): {"regex": r"\d+", "grammar_tokenization": "canonical"},
+        ("--regex", r"\d+", "--grammar-tokenization", "canonical"): {
+            "regex": r"\d+",
+            "grammar_tokenization": "canonical",
+        },
         ("--json-schema", str(tmp_path / "schema.json")): {"json_schema": '{"type": "integer"}'},
         ("--lark", str(tmp_path / "rules.lark")): {"lark": "start: /é/"},
-        ("--choice", "yes", "--choice", "no", "--grammar-after", "So:"): {"choice": ["yes", "no"], "grammar_after": "So:"},
+        ("--choice", "yes", "--choice", "no", "--grammar-after", "So:"): {
+            "choice": ["yes", "no"],
+            "grammar_after": "So:",
+        },
     }
     for arguments, expected in cases.items():
         assert run("generate", "Hi", *arguments).code == 0
         assert engine.arguments == {"max_new_tokens": 256, "log_probs": False, **expected}
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "must be a file that can be read"), (b"\xff", "must be a UTF-8 file")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "must be a file that can be read"), (b"\xff", "must be a UTF-8 file")]
+)
 def test_grammar_files_that_cannot_be_read_are_told(
     run: Callable[..., Outcome], engine: FakeEngine, tmp_path: Path, content: bytes | None, message: str
 ) -> None:
@@ -464,5 +472,6 @@ def test_grammar_files_that_cannot_be_read_are_told(
     if content is not None:
         path.write_bytes(content)
     outcome = run("generate", "Hi", "--json-schema", str(path))
-    assert outcome.code == 2 and engine.loaded == {}
+    assert outcome.code == 2
+    assert engine.loaded == {}
     assert f"error: 'json_schema' {message}" in outcome.err

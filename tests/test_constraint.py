@@ -131,7 +131,8 @@ def test_a_grammar_is_compiled_once_for_a_source_and_stop_ids():
     grammars.compile(Constraint("regex", "1"), STOP_IDS)
     assert len(compile.sources) == MOST_COMPILED + 2
     other = grammars.compile(Constraint("regex", "0"), frozenset({5}))
-    assert other is not first and other.facts.stop_ids == {5}
+    assert other is not first
+    assert other.facts.stop_ids == {5}
 
 
 def test_the_requests_own_stop_ids_end_the_text():

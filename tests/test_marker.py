@@ -36,7 +36,8 @@ def test_before_an_id_everything_but_stop_ids_is_free():
     assert isinstance(grammar, TextGrammar)
     assert {*range(len(TOKENIZER))} - {*allowed(grammar)} == STOP_IDS
     state = grammar.advance(grammar.start, X)
-    assert state == grammar.start and not grammar.is_final(state)
+    assert state == grammar.start
+    assert not grammar.is_final(state)
     assert grammar.forced(state) == Forced()
 
 
@@ -48,7 +49,8 @@ def test_the_mask_switches_behind_the_marker():
     assert np.flatnonzero(grammar.mask(state)).tolist() == [Y]
     assert grammar.forced(state) == Forced((Y,))
     end = grammar.advance(state, Y)
-    assert grammar.is_final(end) and {*np.flatnonzero(grammar.mask(end)).tolist()} == STOP_IDS
+    assert grammar.is_final(end)
+    assert {*np.flatnonzero(grammar.mask(end)).tolist()} == STOP_IDS
 
 
 def test_a_text_may_be_spelled_by_any_tokens():

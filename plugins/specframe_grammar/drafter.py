@@ -6,8 +6,7 @@ so every token it proposes is a point mass.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ import specframe
 if TYPE_CHECKING:
     from specframe import Commit, DraftRequest, Grammar, Round, TargetFacts
     from specframe_grammar.options import GrammarOptions
+
 
 class GrammarDrafter:
     """Propose the ids and the text that the request's grammar forces. Keeps nothing of any request."""
@@ -42,7 +42,7 @@ class GrammarSession:
         self._offers_held = options.held
         self._num_prompt = len(request.prompt_ids)
         self._num_known = self._num_prompt
-        self._state: Hashable = request.grammar.start if request.grammar is not None else None
+        self._state: Any = request.grammar.start if request.grammar is not None else None
 
     def propose(self, round: Round) -> None:
         """Offer what is forced, run after run, as long as there is room."""
@@ -72,7 +72,7 @@ class GrammarSession:
         """Forget the request."""
         self._grammar = self._state = None
 
-    def _next_ids(self, grammar: Grammar, state: Hashable) -> tuple[int, ...]:
+    def _next_ids(self, grammar: Grammar, state: Any) -> tuple[int, ...]:
         forced = grammar.forced(state) if isinstance(grammar, specframe.TextGrammar) else specframe.Forced()
         if forced.ids:
             return forced.ids

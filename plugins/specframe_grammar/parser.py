@@ -102,32 +102,34 @@ class ParserGrammar:
         return mask
 
     def _made_child(self, state: Node, token: int) -> Node:
-        if token in self._vocabulary.stop_ids and self.is_final(state):
+        if not state.is_stopped and token in self._vocabulary.stop_ids and self.is_final(state):
             return Node(state, is_stopped=True)
-        fed = (token,)
+        fed: tuple[int, ...] = (token,)
         if state is self.start and self._vocabulary.has_first:
             fed = self._vocabulary.split(self._vocabulary.first_texts[token])
-        matcher = self._moved(state)
-        num_fed = matcher.try_consume_tokens(list(fed)) if not state.is_stopped else 0
-        if num_fed < len(fed):
-            matcher.rollback(num_fed)
-            raise specframe.GrammarError(f"id {token} is not allowed here; the grammar was advanced past its mask")
-        self._at = Node(state, fed)
-        return self._at
+        if not state.is_stopped and fed:
+            matcher = self._moved(state)
+            num_fed = matcher.try_consume_tokens(list(fed))
+            if num_fed == len(fed):
+                self._at = Node(state, fed)
+                return self._at
+            if num_fed:
+                matcher.rollback(num_fed)
+        raise specframe.GrammarError(f"id {token} is not allowed here; the grammar was advanced past its mask")
 
     def _moved(self, state: Node) -> LLMatcher:
         """Return the matcher, moved to a state: back to where the two paths part, and forward."""
-        here, forward, num_back = self._at, [], 0
-        there: Node = state
+        here, there, num_back = self._at, state, 0
+        forward: list[tuple[int, ...]] = []
         while here is not there:
-            if here.depth >= there.depth:
+            if here.parent is not None and here.depth >= there.depth:
                 num_back += len(here.fed)
-                assert here.parent is not None, "both begin at the start"
                 here = here.parent
-            else:
+            elif there.parent is not None:
                 forward.append(there.fed)
-                assert there.parent is not None, "both begin at the start"
                 there = there.parent
+            else:  # two roots: the start of an output, and that inside one
+                break
         if num_back and not self._matcher.rollback(num_back):
             raise specframe.GrammarError(f"the parser cannot go back: {self._matcher.get_error()}")
         ids = [token for fed in reversed(forward) for token in fed]
@@ -159,20 +161,27 @@ def compile_lark(source: str, facts: specframe.TargetFacts) -> ParserGrammar:
     options = _OPTIONS.search(source)
     if options is not None:
         raise specframe.InvalidGrammar(
-            "lark", "'%llguidance' options would change the declared tokenisation", offset=options.start(), way_out="leave it out"
+            "lark",
+            "'%llguidance' options would change the declared tokenisation",
+            offset=options.start(),
+            way_out="leave it out",
         )
     return ParserGrammar("lark", source, Vocabulary.of(facts))
 
 
 def _matcher(language: str, source: str, tokenizer: LLTokenizer) -> LLMatcher:
     llguidance = _llguidance()
-    matcher: LLMatcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(_HEADER + source), log_level=0)
+    matcher: LLMatcher = llguidance.LLMatcher(
+        tokenizer, llguidance.LLMatcher.grammar_from_lark(_HEADER + source), log_level=0
+    )
     if matcher.is_error():
         raise specframe.InvalidGrammar(language, " ".join(matcher.get_error().split()))
     return matcher
 
 
 def _unpacked(matcher: LLMatcher, num_ids: int) -> Mask:
+    if matcher.is_stopped() and not matcher.is_error():  # complete, and nothing may follow
+        return np.zeros(num_ids, dtype=np.bool_)
     packed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     if matcher.is_error():
         raise specframe.GrammarError(f"the parser failed: {matcher.get_error()}")

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 import specframe
 
-ENFORCED = frozenset(
-    """type enum const properties required additionalProperties patternProperties items prefixItems minItems maxItems
-    minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minProperties
-    maxProperties anyOf allOf oneOf $ref""".split()
-)
+_TYPES = ("type", "enum", "const")
+_OBJECTS = ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties")
+_ARRAYS = ("items", "prefixItems", "minItems", "maxItems")
+_STRINGS = ("minLength", "maxLength", "pattern", "format")
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_JOINED = ("anyOf", "allOf", "oneOf", "$ref")
+ENFORCED = frozenset((*_TYPES, *_OBJECTS, *_ARRAYS, *_STRINGS, *_NUMBERS, *_JOINED))
 ANNOTATIONS = frozenset(
-    """$schema $id $comment $anchor title description default examples deprecated readOnly writeOnly contentMediaType
-    contentEncoding""".split()
-)
+    ("$schema", "$id", "$comment", "$anchor", "title", "description", "default", "examples", "deprecated")
+) | frozenset(("readOnly", "writeOnly", "contentMediaType", "contentEncoding"))
 DEFINITIONS = frozenset(("$defs", "definitions"))
 STYLE = frozenset(("whitespace_flexible", "item_separator", "key_separator"))
 """What ``x-guidance``, at the top of a schema, may say of white space."""

@@ -53,7 +53,9 @@ class Trie:
         is_end = np.zeros(len(self._byte), dtype=np.bool_)
         is_end[self._nodes] = True
         return {
-            reached for nodes, states in self._walk(machine, state) for reached in machine.numbers(states.at(is_end[nodes]))
+            reached
+            for nodes, states in self._walk(machine, state)
+            for reached in machine.numbers(states.at(is_end[nodes]))
         }
 
     def _walk(self, machine: ByteMachine, state: int) -> Iterator[tuple[Indices, States]]:

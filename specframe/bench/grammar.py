@@ -155,9 +155,7 @@ def speed(target: TransformersTarget, tokenization: str, options: argparse.Names
 
 def _calls(timed: Timed, prompts: Sequence[tuple[int, ...]], arm: ConstrainedArm) -> dict[str, float]:
     ids = timed.token_ids["grammar + lookup"]
-    return {
-        item.name: round(len(ids[index]) / arm.calls[prompts[index]], 2) for index, item in enumerate(timed.items)
-    }
+    return {item.name: round(len(ids[index]) / arm.calls[prompts[index]], 2) for index, item in enumerate(timed.items)}
 
 
 def masks(target: TransformersTarget) -> dict[str, Any]:

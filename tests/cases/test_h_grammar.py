@@ -27,10 +27,13 @@ def test_h1_logits_wider_than_the_tokenizer(language):
     """Masks are as wide as the logits, and the tail is not allowed, however high its logits are."""
     width = len(TOKENIZER) + 4
     result = Engine(target_that_likes(width - 2, width=width), strategy="none").generate([1], **language)
-    assert len(result.text) == 3 and {*result.text} <= {*"ab"}
+    assert len(result.text) == 3
+    assert {*result.text} <= {*"ab"}
 
 
-@pytest.mark.parametrize("compile", [lambda: compile_regex("a(b|ca*)d*", FACTS), lambda: compile_lark("start: /a(b|ca*)d*/", FACTS)])
+@pytest.mark.parametrize(
+    "compile", [lambda: compile_regex("a(b|ca*)d*", FACTS), lambda: compile_lark("start: /a(b|ca*)d*/", FACTS)]
+)
 @given(data=st.data())
 def test_h2_accept_and_rollback_are_inverse(compile, data):
     """Stop ids, ids that are half legal, and more steps than any history limit; a refused one changes nothing."""
@@ -38,7 +41,11 @@ def test_h2_accept_and_rollback_are_inverse(compile, data):
     states = [grammar.start]
     masks = [grammar.mask(grammar.start).copy()]
     for _ in range(data.draw(st.integers(1, 60))):
-        token = data.draw(st.sampled_from([*b"abcd", *STOP_IDS, TOKENIZER.convert_tokens_to_ids("ab"), TOKENIZER.convert_tokens_to_ids("xay")]))
+        token = data.draw(
+            st.sampled_from(
+                [*b"abcd", *STOP_IDS, TOKENIZER.convert_tokens_to_ids("ab"), TOKENIZER.convert_tokens_to_ids("xay")]
+            )
+        )
         if masks[-1][token]:
             states.append(grammar.advance(states[-1], token))
             masks.append(grammar.mask(states[-1]).copy())
@@ -67,7 +74,8 @@ def test_h4_lengths_of_a_star_are_geometric():
 
 def test_h4_after_the_last_repeat_only_stop_ids():
     result = Engine(target_that_likes(ord("1")), strategy="none").generate([1], regex="1{1,3}")
-    assert result.text == "111" and result.token_ids[-1] in STOP_IDS
+    assert result.text == "111"
+    assert result.token_ids[-1] in STOP_IDS
 
 
 @pytest.mark.parametrize("strategy", ["none", "grammar"])
@@ -88,7 +96,7 @@ def test_h5_a_constraint_that_begins_in_the_middle_of_a_block(strategy):
     if strategy == "grammar":
         assert Engine(target(), strategy="grammar").generate([1], **arguments).token_ids == expected.token_ids
         return
-    for draft in (script[:2] + [ord("y"), ord("z")], script[:2] + [ord("{"), ord("y")], script, [marker, ord("{")]):
+    for draft in ([*script[:2], ord("y"), ord("z")], [*script[:2], ord("{"), ord("y")], script, [marker, ord("{")]):
         drafter = Adversary(lambda context, index, draft=draft: draft[index] if index < len(draft) else None)
         found = engine_on(target(), drafter, length=6).generate([1], **arguments)
         assert found.token_ids == expected.token_ids
@@ -114,9 +122,18 @@ def test_f3_forced_text_is_not_forced_tokens(tokenization, budget):
     spellings = set()
     for seed in range(12):
         for sampling in ({}, {"temperature": 1.0, "seed": seed}):
-            arguments = {"regex": '"name":["x]{2,}', "max_new_tokens": budget, "grammar_tokenization": tokenization, **sampling}
+            arguments = {
+                "regex": '"name":["x]{2,}',
+                "max_new_tokens": budget,
+                "grammar_tokenization": tokenization,
+                **sampling,
+            }
             expected = Engine(table(seed), strategy="none").generate([6], **arguments)
-            found = Engine(table(seed), strategy=Strategy(drafters=Engine(table(seed), strategy="grammar").strategy.drafters), debug=True).generate([6], **arguments)
+            found = Engine(
+                table(seed),
+                strategy=Strategy(drafters=Engine(table(seed), strategy="grammar").strategy.drafters),
+                debug=True,
+            ).generate([6], **arguments)
             assert found.token_ids == expected.token_ids
             assert found.finish_reason == expected.finish_reason
             spellings.add(expected.token_ids[:3])
@@ -126,7 +143,9 @@ def test_f3_forced_text_is_not_forced_tokens(tokenization, budget):
 
 def test_f3_the_last_piece_is_held():
     """`":` could become `":"`: it is proposed at most, never declared."""
-    grammar = compile_regex('"name":["x]{2,}', TargetFacts(vocab_size=STOP + 1, stop_ids=frozenset({STOP}), tokenizer=SMALL))
+    grammar = compile_regex(
+        '"name":["x]{2,}', TargetFacts(vocab_size=STOP + 1, stop_ids=frozenset({STOP}), tokenizer=SMALL)
+    )
     forced = grammar.forced(grammar.start)
     assert [PIECES[token] for token in forced.ids] == [b'"', b"name"]
     assert [PIECES[token] for token in forced.held] == [b'":']

@@ -15,7 +15,7 @@ from models import tiny_model
 from specframe import DrafterUse, Engine, InvalidStrategy, Length, Strategy, TransformersTarget
 from specframe.generation import Generation
 from specframe.strategy import structure
-from specframe.testing import Adversary, LogitsDrafter, RandomOffers, TableTarget, integrate
+from specframe.testing import LogitsDrafter, RandomOffers, TableTarget, integrate
 from specframe_grammar import GrammarOptions
 from specframe_grammar.drafter import GrammarDrafter
 from specframe_grammar.regex import compile_regex
@@ -128,12 +128,17 @@ def masked_law(language: list[bytes], num_tokens: int) -> dict[tuple[int, ...], 
     return law
 
 
-@pytest.mark.parametrize("names", [(), ("grammar",), ("grammar", "rows"), ("rows", "grammar")], ids=["plain", "g", "gr", "rg"])
+@pytest.mark.parametrize(
+    "names", [(), ("grammar",), ("grammar", "rows"), ("rows", "grammar")], ids=["plain", "g", "gr", "rg"]
+)
 def test_the_law_of_whole_outputs_is_the_masked_law(names):
     """By exact integration of the real engine, residual verification: every output of up to three tokens, to 1e-12."""
     language = [b"ab", b"aba", b"b", b"abab", b"bb"]
     expected = masked_law(language, 3)
-    drafters = {"grammar": GrammarDrafter(GrammarOptions(), small_target().facts), "rows": LogitsDrafter(lambda ids: [0.3, 0.1, 0.2, 0.0], 2)}
+    drafters = {
+        "grammar": GrammarDrafter(GrammarOptions(), small_target().facts),
+        "rows": LogitsDrafter(lambda ids: [0.3, 0.1, 0.2, 0.0], 2),
+    }
     strategy = Strategy(verifier="residual", length=Length(max_tokens=2))
     grammar = compile_regex("ab(?:ab?)?|b{1,2}", small_target().facts)
     request = Engine(small_target(), strategy=strategy)._request(
@@ -163,12 +168,20 @@ def test_a_free_text_then_a_constraint():
     """The text behind the marker is the grammar's, token-identical with and without drafters (case H5)."""
     plain, engine = Engine(ending_target(), strategy="none"), engine_with(ending_target(), ["grammar", "prompt_lookup"])
     for seed in range(6):
-        arguments = {"regex": r"[a-z]{2,4};", "grammar_after": ord("="), "temperature": 1.5, "seed": seed, "max_new_tokens": 200}
+        arguments = {
+            "regex": r"[a-z]{2,4};",
+            "grammar_after": ord("="),
+            "temperature": 1.5,
+            "seed": seed,
+            "max_new_tokens": 200,
+        }
         arguments["logit_bias"] = {ord("="): 8.0}
         expected, found = plain.generate(PROMPT, **arguments), engine.generate(PROMPT, **arguments)
         assert found.token_ids == expected.token_ids
-        free, _, constrained = found.text.partition("=")
-        assert found.finish_reason == "stop" and len(constrained) in (3, 4, 5) and constrained[-1] == ";"
+        _free, _, constrained = found.text.partition("=")
+        assert found.finish_reason == "stop"
+        assert len(constrained) in (3, 4, 5)
+        assert constrained[-1] == ";"
 
 
 def test_a_request_without_a_grammar_gets_no_proposals():
@@ -218,5 +231,6 @@ def test_certain_tokens_need_no_rows(monkeypatch):
     assert sum(skipped) > 5
     skipped.clear()
     found = engine.generate(PROMPT, log_probs=True, **arguments)
-    assert not any(skipped) and found.token_ids == expected.token_ids
+    assert not any(skipped)
+    assert found.token_ids == expected.token_ids
     assert len(found.log_probs) == len(found.token_ids)

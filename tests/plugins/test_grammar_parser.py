@@ -74,14 +74,18 @@ def test_both_stop_ids_in_a_final_state():
     grammar = lark("start: /a+/")
     assert {*allowed(grammar, b"a")} > {ord("a"), *STOP_IDS}
     stopped = after(grammar, [ord("a"), max(STOP_IDS)])
-    assert grammar.is_final(stopped) and not grammar.mask(stopped).any() and grammar.forced(stopped) == ((), ())
+    assert grammar.is_final(stopped)
+    assert not grammar.mask(stopped).any()
+    assert grammar.forced(stopped) == ((), ())
 
 
 def test_special_and_padded_ids_match_no_text():
     facts = TargetFacts(vocab_size=len(TOKENIZER) + 8, stop_ids=STOP_IDS, tokenizer=TOKENIZER)
     grammar = compile_lark("start: /(?s:.)+/", facts)
     mask = grammar.mask(grammar.start)
-    assert mask.shape == (len(TOKENIZER) + 8,) and not mask[len(TOKENIZER) - 3 :].any() and mask[ord("<")]
+    assert mask.shape == (len(TOKENIZER) + 8,)
+    assert not mask[len(TOKENIZER) - 3 :].any()
+    assert mask[ord("<")]
 
 
 @given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 2**32 - 1)), max_size=40))
@@ -272,12 +276,14 @@ def test_white_space_is_that_of_json_dumps_unless_the_schema_says_otherwise():
     assert takes(compiled(schema), text)
     assert not takes(compiled(schema), text.replace(" ", ""))
     flexible = compiled({**schema, "x-guidance": {"whitespace_flexible": True}})
-    assert takes(flexible, text) and takes(flexible, json.dumps({"a": [1, 2]}, indent=2))
+    assert takes(flexible, text)
+    assert takes(flexible, json.dumps({"a": [1, 2]}, indent=2))
 
 
 def test_lark_grammars_recurse():
     grammar = lark('start: "(" start ")" | /[a-z]+/')
-    assert takes(grammar, "((ab))") and not takes(grammar, "((ab)")
+    assert takes(grammar, "((ab))")
+    assert not takes(grammar, "((ab)")
 
 
 def test_a_missing_package_is_told_with_the_way_out(monkeypatch):

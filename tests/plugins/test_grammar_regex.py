@@ -112,14 +112,17 @@ def test_rolling_back_gives_the_same_state_and_mask(data):
 def test_both_stop_ids_and_continuations_in_a_final_state():
     """Prevents `*` from behaving like `?`, and a frozen state from letting more through (case H4)."""
     some = compile_regex("a*", FACTS)
-    assert STOP_IDS < {*allowed(some)} and ord("a") in allowed(some)
+    assert {*allowed(some)} > STOP_IDS
+    assert ord("a") in allowed(some)
     three = compile_regex("1{1,3}", FACTS)
     one = ord("1")
     assert allowed(three) == [one]
     assert {*allowed(three, [one])} == {one, *STOP_IDS}
     assert {*allowed(three, [one] * 3)} == STOP_IDS
     stopped = after(three, [one, min(STOP_IDS)])
-    assert stopped == STOPPED and three.is_final(stopped) and not three.mask(stopped).any()
+    assert stopped == STOPPED
+    assert three.is_final(stopped)
+    assert not three.mask(stopped).any()
 
 
 def test_special_ids_match_no_text():
@@ -151,12 +154,13 @@ def test_forced_text_is_spelled_and_its_end_is_held():
     assert [pieces[token] for token in forced.held] == [b'":']
     certain = compile_regex('"name":x', facts)
     forced = certain.forced(certain.start)
-    assert [pieces[token] for token in forced.ids] == [b'"', b"name", b'":', b"x"] and not forced.held
+    assert [pieces[token] for token in forced.ids] == [b'"', b"name", b'":', b"x"]
+    assert not forced.held
 
 
 def test_nothing_is_forced_where_the_text_may_end():
     grammar = compile_regex("ab(?:cd)?", FACTS)
-    assert bytes(grammar.forced(grammar.start).ids + grammar.forced(grammar.start).held)[:1] in (b"a", bytes())
+    assert bytes(grammar.forced(grammar.start).ids + grammar.forced(grammar.start).held)[:1] in (b"a", b"")
     end = after(grammar, b"ab")
     assert grammar.forced(end) == ((), ())
 
@@ -177,7 +181,8 @@ def test_the_first_space_of_a_text_is_the_tokenizers_own():
     assert {piece("▁P"), piece("P")} <= {*allowed(grammar)}
     assert grammar.is_final(after(grammar, [piece("▁P"), piece("izza")]))
     inside = grammar.mask(grammar.start_inside)
-    assert inside[piece("P")] and not inside[piece("▁P")]
+    assert inside[piece("P")]
+    assert not inside[piece("▁P")]
     spaced = compile_regex("[a-z]+ [a-z]+", facts)
     assert spaced.is_final(after(spaced, [piece("▁a"), piece("▁the")]))
     for ids in ([piece("▁P"), piece("izza")],):
@@ -196,7 +201,15 @@ def test_dead_ends_are_told_when_the_tokenizer_is_small():
 
 def test_choices_are_their_texts():
     grammar = compile_choice('["yes", "no", "né.*", ""]', FACTS)
-    for text, expected in (("yes", True), ("no", True), ("né.*", True), ("", True), ("n", False), ("nés", False), ("yesno", False)):
+    for text, expected in (
+        ("yes", True),
+        ("no", True),
+        ("né.*", True),
+        ("", True),
+        ("n", False),
+        ("nés", False),
+        ("yesno", False),
+    ):
         assert takes(grammar, text) == expected, text
     with pytest.raises(InvalidGrammar, match="JSON list of texts"):
         compile_choice("[1]", FACTS)

@@ -34,7 +34,9 @@ def test_what_is_not_enforced_is_refused_by_name(wrong, message):
 
 def test_properties_may_be_named_like_keywords():
     """Prevents names of properties and values from being read as keywords."""
-    schema.check({"properties": {"not": {"enum": ["if"]}, "uniqueItems": True}, "required": ["not"], "const": {"not": 1}})
+    schema.check(
+        {"properties": {"not": {"enum": ["if"]}, "uniqueItems": True}, "required": ["not"], "const": {"not": 1}}
+    )
     schema.check(True)
     schema.check({"$schema": "x", "title": "t", "description": "d", "default": {"not": 1}, "examples": [{"if": 1}]})
 

@@ -16,7 +16,8 @@ SENTENCEPIECE = sentencepiece_tokenizer()
 def test_special_stop_and_padded_ids_have_no_text():
     facts = TargetFacts(vocab_size=len(TOKENIZER) + 3, stop_ids=frozenset({65}), tokenizer=TOKENIZER)
     vocabulary = Vocabulary(facts)
-    assert vocabulary.texts[65] == b"" and vocabulary.texts[66] == b"B"
+    assert vocabulary.texts[65] == b""
+    assert vocabulary.texts[66] == b"B"
     assert not any(vocabulary.texts[len(TOKENIZER) - 3 :])
     assert len(vocabulary.texts) == facts.vocab_size
 
