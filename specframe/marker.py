@@ -59,8 +59,8 @@ class AfterMarker:
             state = next(n for n in range(len(self._bytes), -1, -1) if text.endswith(self._bytes[:n]))
         if not is_marker:
             return state
-        is_text = isinstance(self._grammar, TextGrammar)
-        return Behind(self._grammar.start_inside if is_text else self._grammar.start)
+        grammar = self._grammar
+        return Behind(grammar.start_inside if isinstance(grammar, TextGrammar) else grammar.start)
 
     def is_final(self, state: State) -> bool:
         return isinstance(state, Behind) and self._grammar.is_final(state.inner)

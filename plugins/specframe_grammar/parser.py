@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # Where text is forced llguidance allows its canonical token only, unless told not to: here that is a matter of the
 # declared tokenisation, not of the language.
 _HEADER = '%llguidance {"no_forcing": true}\n'
+_PLACE = re.compile(r"at (?P<line>\d+)\((?P<column>\d+)\): (?:failed to compile JSON schema: )?")
+_QUOTATION = re.compile(r"\n +1 \|")
 _OPTIONS = re.compile(r"^\s*%llguidance\b", re.MULTILINE)
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _EVERY_BYTE = range(256)
@@ -57,7 +59,11 @@ class ParserGrammar:
         if vocabulary.has_first:
             first = _tokenizer(vocabulary, vocabulary.first_texts)
             self._first_mask = _unpacked(_matcher(language, source, first), len(vocabulary.texts))
-        if not self.mask(self.start).any() and not self.is_final(self.start):
+        try:
+            is_possible = bool(self.mask(self.start).any()) or self.is_final(self.start)
+        except specframe.GrammarError:  # llguidance tells it at the first mask
+            is_possible = False
+        if not is_possible:
             raise specframe.InvalidGrammar(language, "no text of this tokenizer's tokens satisfies it")
 
     def mask(self, state: Node) -> Mask:
@@ -152,7 +158,8 @@ def compile_json_schema(source: str, facts: specframe.TargetFacts) -> ParserGram
     if parsed is False:
         raise specframe.InvalidGrammar("json_schema", "no JSON satisfies it")
     styled = {} if parsed is True else dict(parsed)
-    styled["x-guidance"] = {**_JSON_STYLE, **styled.get("x-guidance", {})}
+    style = styled.get("x-guidance", {})
+    styled["x-guidance"] = style if style.get("whitespace_flexible") else {**_JSON_STYLE, **style}
     return ParserGrammar("json_schema", f"start: %json {json.dumps(styled)}", Vocabulary.of(facts))
 
 
@@ -175,8 +182,19 @@ def _matcher(language: str, source: str, tokenizer: LLTokenizer) -> LLMatcher:
         tokenizer, llguidance.LLMatcher.grammar_from_lark(_HEADER + source), log_level=0
     )
     if matcher.is_error():
-        raise specframe.InvalidGrammar(language, " ".join(matcher.get_error().split()))
+        raise _invalid(language, source, matcher.get_error())
     return matcher
+
+
+def _invalid(language: str, source: str, message: str) -> specframe.InvalidGrammar:
+    """Return llguidance's message as an error, without what it quotes, its place as an offset in a Lark source."""
+    message = _QUOTATION.split(message)[0]
+    place = _PLACE.match(message)
+    problem = " ".join(message[place.end() if place is not None else 0 :].split())
+    if place is None or language != "lark":
+        return specframe.InvalidGrammar(language, problem)
+    lines = source.splitlines(keepends=True)[: int(place["line"]) - 1 - _HEADER.count("\n")]
+    return specframe.InvalidGrammar(language, problem, offset=sum(map(len, lines)) + int(place["column"]) - 1)
 
 
 def _unpacked(matcher: LLMatcher, num_ids: int) -> Mask:
@@ -184,7 +202,7 @@ def _unpacked(matcher: LLMatcher, num_ids: int) -> Mask:
         return np.zeros(num_ids, dtype=np.bool_)
     packed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     if matcher.is_error():
-        raise specframe.GrammarError(f"the parser failed: {matcher.get_error()}")
+        raise specframe.GrammarError(f"the parser failed: {matcher.stop_reason()}")
     return np.unpackbits(packed, count=num_ids, bitorder="little").view(np.bool_)
 
 

@@ -52,7 +52,7 @@ def check(schema: Any) -> None:
         for keyword, value in place.schema.items():
             if keyword == "x-guidance" and not place.pointer:
                 _check_style(value)
-            elif keyword not in ENFORCED | ANNOTATIONS | DEFINITIONS:
+            elif not _is_known(keyword):
                 raise _invalid(
                     f"keyword '{keyword}' is not enforced",
                     place.pointer,
@@ -61,6 +61,12 @@ def check(schema: Any) -> None:
         if place.schema.get("enum") == []:
             raise _invalid("'enum' must hold at least one value", place.pointer)
         stack += _inner(place)
+
+
+def _is_known(keyword: str) -> bool:
+    # By convention what begins with x- is a note; but the parser would act on this one.
+    is_note = keyword.startswith("x-") and keyword != "x-guidance"
+    return is_note or keyword in ENFORCED or keyword in ANNOTATIONS or keyword in DEFINITIONS
 
 
 def _check_style(style: Any) -> None:

@@ -29,6 +29,7 @@ from specframe.plugins import load
 from specframe.prompt import encode
 from specframe.resolve import resolve_strategy
 from specframe.strategy import Strategy
+from specframe.stream import Result
 from specframe.transformers_target import TransformersTarget
 
 TOKENIZATIONS = ("any", "canonical")
@@ -42,13 +43,12 @@ class MaskProcessor(LogitsProcessor):
         self._grammar, self._num_prompt = grammar, num_prompt
         self._num_known, self._state = num_prompt, grammar.start
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         for token in input_ids[0, self._num_known :].tolist():
             self._state = self._grammar.advance(self._state, token)
         self._num_known = input_ids.shape[1]
         mask = torch.from_numpy(self._grammar.mask(self._state).copy())
-        masked: Any = scores.masked_fill(~mask, -torch.inf)
-        return masked
+        return scores.masked_fill(~mask, -torch.inf)
 
 
 class MaskedTransformersArm:
@@ -76,7 +76,8 @@ class ConstrainedArm:
         self.calls: dict[tuple[int, ...], int] = {}
 
     def __call__(self, prompt_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
-        result = self._arm.engine.generate(prompt_ids, max_new_tokens=max_new_tokens, **self._arguments_of(prompt_ids))
+        arguments = self._arguments_of(prompt_ids)
+        result: Result = self._arm.engine.generate(prompt_ids, max_new_tokens=max_new_tokens, **arguments)
         self.calls[tuple(prompt_ids)] = result.stats.num_target_calls
         return result.token_ids
 
@@ -161,15 +162,21 @@ def _calls(timed: Timed, prompts: Sequence[tuple[int, ...]], arm: ConstrainedArm
 def masks(target: TransformersTarget) -> dict[str, Any]:
     """Return what compiling costs, and masks of states that are new and seen, in milliseconds."""
     grammars = Grammars(load(), target.facts)
-    first = _timed(lambda: grammars.compile(Constraint("regex", "a"), target.facts.stop_ids))[0]
-    found: dict[str, Any] = {"ids": target.facts.vocab_size, "first_grammar_of_a_tokenizer_ms": first}
+
+    def compile_timed(language: str, source: str) -> tuple[float, Grammar]:
+        start = time.perf_counter()
+        grammar = grammars.compile(Constraint(language, source), target.facts.stop_ids)
+        return (time.perf_counter() - start) * 1000, grammar
+
+    first_ms = round(compile_timed("regex", "a")[0], 1)
+    found: dict[str, Any] = {"ids": target.facts.vocab_size, "first_grammar_of_a_tokenizer_ms": first_ms}
     sources = {"regex": [REGEX], "json_schema": [json.dumps(schema) for _, schema in workload()]}
     for language, texts in sources.items():
-        compile_ms, new_ms, seen_ms = [], [], []
+        compile_ms: list[float] = []
+        new_ms: list[float] = []
+        seen_ms: list[float] = []
         for text in texts:
-            spent, grammar = _timed(
-                lambda text=text, language=language: grammars.compile(Constraint(language, text), target.facts.stop_ids)
-            )
+            spent, grammar = compile_timed(language, text)
             compile_ms.append(spent)
             new, seen = _walk(grammar)
             new_ms += new
@@ -180,14 +187,16 @@ def masks(target: TransformersTarget) -> dict[str, Any]:
 
 def _walk(grammar: Grammar) -> tuple[list[float], list[float]]:
     """Return the times of masks of new and of seen states, along a walk over the id in the middle of those allowed."""
-    new_ms, seen_ms, known = [], [], set()
-    state: State = grammar.start
+    new_ms: list[float] = []
+    seen_ms: list[float] = []
+    state = grammar.start
+    known = {state}  # the start was asked for when the grammar was compiled
     for _ in range(60):
-        spent, mask = _timed(lambda state=state: grammar.mask(state))
-        if state not in known and len(known):  # the start was asked for when the grammar was compiled
+        spent, mask = _mask_timed(grammar, state)
+        if state not in known:
             new_ms.append(spent)
         known.add(state)
-        seen_ms.append(_timed(lambda state=state: grammar.mask(state))[0])
+        seen_ms.append(_mask_timed(grammar, state)[0])
         allowed = mask.nonzero()[0]
         if not len(allowed):
             break
@@ -195,10 +204,10 @@ def _walk(grammar: Grammar) -> tuple[list[float], list[float]]:
     return new_ms, seen_ms
 
 
-def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
+def _mask_timed(grammar: Grammar, state: State) -> tuple[float, Any]:
     start = time.perf_counter()
-    value = call()
-    return (time.perf_counter() - start) * 1000, value
+    mask = grammar.mask(state)
+    return (time.perf_counter() - start) * 1000, mask
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

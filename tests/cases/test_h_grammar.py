@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import engine_on
 
-from specframe import Engine, GrammarError, Strategy, TargetFacts
+from specframe import Engine, GrammarError, TargetFacts
 from specframe.testing import Adversary, TableTarget
 from specframe_grammar.parser import compile_lark
 from specframe_grammar.regex import compile_regex
 
+WIDTH = len(TOKENIZER)
 A, B = ord("a"), ord("b")
 
 
-def target_that_likes(*ids, width=len(TOKENIZER)):
+def target_that_likes(*ids, width=WIDTH):
     row = [float(9 * (token in ids)) for token in range(width)]
     return TableTarget({}, vocab_size=width, default=row, stop_ids=sorted(STOP_IDS), tokenizer=TOKENIZER)
 
@@ -61,15 +62,15 @@ def test_h2_accept_and_rollback_are_inverse(compile, data):
 def test_h4_lengths_of_a_star_are_geometric():
     """In a final state both stop ids and continuations: with three equal ids each length has 1/3 of what is left.
 
-    4,000 outputs; a deviation of more than 5 standard errors at one of four lengths has odds below 1 in 100,000.
+    1,000 outputs; a deviation of more than 5 standard errors at one of four lengths has odds below 1 in 100,000.
     """
     target = target_that_likes(A, *STOP_IDS)
     engine = Engine(target, strategy="none")
-    lengths = [len(r.text) for r in engine.generate([1], regex="a*", temperature=1.0, seed=3, n=4000)]
+    lengths = [len(r.text) for r in engine.generate([1], regex="a*", temperature=1.0, seed=3, n=1000)]
     for length in range(4):
         expected = (2 / 3) * (1 / 3) ** length
-        error = np.sqrt(expected * (1 - expected) / 4000)
-        assert abs(lengths.count(length) / 4000 - expected) < 5 * error
+        error = np.sqrt(expected * (1 - expected) / 1000)
+        assert abs(lengths.count(length) / 1000 - expected) < 5 * error
 
 
 def test_h4_after_the_last_repeat_only_stop_ids():
@@ -116,29 +117,20 @@ def table(seed):
 
 
 @pytest.mark.parametrize("tokenization", ["any", "canonical"])
-@pytest.mark.parametrize("budget", [1, 2, 4, 40])
-def test_f3_forced_text_is_not_forced_tokens(tokenization, budget):
+def test_f3_forced_text_is_not_forced_tokens(tokenization):
     """The target may spell forced text as it likes; proposals of it give the tokens, ends and budgets of plain decoding."""
     spellings = set()
-    for seed in range(12):
-        for sampling in ({}, {"temperature": 1.0, "seed": seed}):
-            arguments = {
-                "regex": '"name":["x]{2,}',
-                "max_new_tokens": budget,
-                "grammar_tokenization": tokenization,
-                **sampling,
-            }
-            expected = Engine(table(seed), strategy="none").generate([6], **arguments)
-            found = Engine(
-                table(seed),
-                strategy=Strategy(drafters=Engine(table(seed), strategy="grammar").strategy.drafters),
-                debug=True,
-            ).generate([6], **arguments)
-            assert found.token_ids == expected.token_ids
-            assert found.finish_reason == expected.finish_reason
-            spellings.add(expected.token_ids[:3])
-    if budget == 40:
-        assert (len(spellings) > 3) == (tokenization == "any") or tokenization == "canonical"
+    for seed in range(8):
+        plain, engine = Engine(table(seed), strategy="none"), Engine(table(seed), strategy="grammar", debug=True)
+        for budget in (1, 2, 4, 40):
+            for sampling in ({}, {"temperature": 1.0, "seed": seed}):
+                arguments = {"regex": '"name":["x]{2,}', "grammar_tokenization": tokenization, "max_new_tokens": budget}
+                expected = plain.generate([6], **arguments, **sampling)
+                found = engine.generate([6], **arguments, **sampling)
+                assert (found.token_ids, found.finish_reason) == (expected.token_ids, expected.finish_reason)
+                spellings.add(expected.token_ids[:3])
+    if tokenization == "any":
+        assert len(spellings) > 8  # the target really spells it in many ways
 
 
 def test_f3_the_last_piece_is_held():

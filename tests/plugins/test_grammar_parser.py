@@ -72,7 +72,7 @@ def test_forced_text_is_that_of_our_own_engine():
 
 def test_both_stop_ids_in_a_final_state():
     grammar = lark("start: /a+/")
-    assert {*allowed(grammar, b"a")} > {ord("a"), *STOP_IDS}
+    assert {*allowed(grammar, b"a")} >= {ord("a"), *STOP_IDS}
     stopped = after(grammar, [ord("a"), max(STOP_IDS)])
     assert grammar.is_final(stopped)
     assert not grammar.mask(stopped).any()
@@ -175,21 +175,16 @@ OWN_SCHEMAS = [
 ]  # fmt: skip
 
 
-def schemas():
-    return [*OWN_SCHEMAS, *(entry["schema"] for entry in BENCH)]
+SCHEMAS = [*OWN_SCHEMAS, *(entry["schema"] for entry in BENCH)]
 
 
-@pytest.mark.parametrize("number", range(len(OWN_SCHEMAS) + len(BENCH)))
+@pytest.mark.parametrize("number", range(len(SCHEMAS)))
 def test_every_output_is_valid(number):
     """At least 40 schemas, judged by the jsonschema package: sampled outputs that ended are valid JSON of the schema."""
-    schema = schemas()[number]
+    assert len(SCHEMAS) >= 40
+    schema = SCHEMAS[number]
     engine = Engine(ending_target(boost=9.0), strategy="none")
-    try:
-        engine._request([1], {"json_schema": schema})
-    except InvalidGrammar as error:
-        assert number >= len(OWN_SCHEMAS), error  # of the public sample some are refused, by keyword
-        pytest.skip(str(error))
-    judge = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+    judge = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     num_ended = 0
     for seed in range(3):
         result = engine.generate([1, 2], json_schema=schema, temperature=1.0, seed=seed, max_new_tokens=400)
@@ -197,17 +192,6 @@ def test_every_output_is_valid(number):
             num_ended += 1
             judge.validate(json.loads(result.text))
     assert num_ended, "no output ended"
-
-
-def test_at_least_40_schemas_are_judged():
-    num_compiled = 0
-    for schema in schemas():
-        try:
-            compiled(schema)
-            num_compiled += 1
-        except InvalidGrammar:
-            continue
-    assert num_compiled >= 40
 
 
 def test_the_judge_can_fail():
@@ -240,7 +224,8 @@ def test_no_invalid_instance_of_the_public_suite_can_be_generated():
             else:
                 num_invalid += 1
                 assert not taken, (group["description"], group["schema"], test)
-    assert num_groups >= 40 and num_invalid >= 60, (num_groups, num_invalid)
+    assert num_groups >= 40, num_groups
+    assert num_invalid >= 60, num_invalid
     assert num_taken >= 0.9 * num_valid, (num_taken, num_valid)
 
 
@@ -249,16 +234,22 @@ def test_no_invalid_instance_of_the_public_suite_can_be_generated():
     [
         ("json_schema", "{", "must be JSON"),
         ("json_schema", "false", "no JSON satisfies it"),
-        ("json_schema", '{"type": "string", "minLength": 5, "maxLength": 2}', ""),
-        ("json_schema", '{"allOf": [{"type": "string"}, {"type": "integer"}]}', ""),
-        ("json_schema", '{"type": "strin"}', ""),
-        ("json_schema", '{"type": "string", "format": "byte"}', "format"),
-        ("json_schema", '{"$ref": "http://example.com/x"}', ""),
-        ("json_schema", '{"type": "string", "pattern": "(?=a)b"}', ""),
-        ("lark", "start: /a(/", ""),
-        ("lark", "start: other", "other"),
+        (
+            "json_schema",
+            '{"type": "string", "minLength": 5, "maxLength": 2}',
+            "minLength .5. is greater than maxLength",
+        ),
+        ("json_schema", '{"allOf": [{"type": "string"}, {"type": "integer"}]}', "Unsatisfiable schema: incompatible"),
+        ("json_schema", '{"type": "strin"}', "Invalid type: strin"),
+        ("json_schema", '{"type": "string", "format": "byte"}', "Unknown format: byte"),
+        ("json_schema", '{"oneOf": [{"type": "string"}, {"type": "string"}]}', "oneOf constraints are not supported"),
+        ("json_schema", '{"$ref": "http://example.com/x"}', "http://example.com/x"),
+        ("json_schema", '{"type": "string", "pattern": "(?=a)b"}', "look"),
+        ("lark", "start: /a(/", "unclosed group at offset 7"),
+        ("lark", 'start: "a" b\nb: "x" c', 'unknown name: "c" at offset 16'),
         ("lark", '%llguidance {"no_forcing": false}\nstart: /a/', "at offset 0"),
-        ("lark", "begin: /a/", "start"),
+        ("lark", "begin: /a/", "no start rule found"),
+        ("lark", 'start: start "a"', "no text of this tokenizer's tokens satisfies it"),
     ],
 )
 def test_what_cannot_be_compiled_is_told(language, source, message):

@@ -79,7 +79,7 @@ def test_masks_are_those_of_brute_force(source, random):
 def test_the_oracle_can_fail():
     """The negative control: brute force of another pattern gives other masks."""
     grammar = compile_regex("a(b|é)", PIECE_FACTS)
-    assert np.flatnonzero(grammar.mask(grammar.start)).tolist() != Oracle("a(b|a)", PIECES).allowed(b"")
+    assert np.flatnonzero(grammar.mask(grammar.start)).tolist() != Oracle("b(b|a)", PIECES).allowed(b"")
 
 
 def test_a_token_that_is_legal_only_at_first_is_not_allowed():
@@ -160,7 +160,8 @@ def test_forced_text_is_spelled_and_its_end_is_held():
 
 def test_nothing_is_forced_where_the_text_may_end():
     grammar = compile_regex("ab(?:cd)?", FACTS)
-    assert bytes(grammar.forced(grammar.start).ids + grammar.forced(grammar.start).held)[:1] in (b"a", b"")
+    forced = grammar.forced(grammar.start)
+    assert TOKENIZER.decode([*forced.ids, *forced.held]) == "ab"
     end = after(grammar, b"ab")
     assert grammar.forced(end) == ((), ())
 
@@ -230,13 +231,15 @@ def test_masks_are_forgotten_beyond_a_bound():
 
 
 JUDGED = [
-    r"\d{4}-\d{2}-\d{2}", r"[A-Z]{2,5}", r"(?:\+\d{1,3} )?\(?\d{3}\)? \d{3}-\d{4}", r"#[0-9a-fA-F]{6}", r"[\w.]+@[a-z]+\.(?:com|org)",
-    r"(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}", r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?",
-    r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"', r"(?:true|false|null)", r"[^a]", "[😀-🙏]+", "é{2}", "[一-龥]+", "[一-龥]{2}é?", r"\w+",
-    r"\W{1,3}", r"\S+ \S+", r"[\W\S]", "[]a]+", r"(?i:straße)", r"(?i)k{2}", "(?s:.)*", ".{3}", "a*", "1{1,3}", "(?:ab|a)(?:c|bcd)",
-    "(a|b)*abb", "", "x?", "(?:, )?[a-c](?:, [a-c])*", r"\[\d+(?:, \d+){0,3}\]", r'\{"name": "[^"]{1,10}", "age": \d{1,3}\}', r"\t\n\r",
-    r"[^\x00-\x7f]{2}", "ÿ|ﾟ", "\U0010ffff?", "(?:[a-f]{1,2}:){3}[a-f]{1,2}", "(?P<year>[12][0-9]{3})", "(?:yes|no)(?:!|\\?)*",
-    r"\u00e9|\x41|\101", "[^ -~]?", r"^\$\d+\.\d\d$", "(?:(?:a?)*b)*", "(?i:[a-c])+", r"(?a:\w)+\s",
+    r"\d{4}-\d{2}-\d{2}", r"[A-Z]{2,5}", r"(?:\+\d{1,3} )?\(?\d{3}\)? \d{3}-\d{4}", r"#[0-9a-fA-F]{6}",
+    r"[\w.]+@[a-z]+\.(?:com|org)", r"(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}",
+    r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"', r"(?:true|false|null)",
+    r"[^a]", "[😀-🙏]+", "é{2}", "[一-龥]+", "[一-龥]{2}é?", r"\w+", r"\W{1,3}", r"\S+ \S+", r"[\W\S]", "[]a]+",
+    r"(?i:straße)", r"(?i)k{2}", "(?s:.)*", ".{3}", "a*", "1{1,3}", "(?:ab|a)(?:c|bcd)", "(a|b)*abb", "", "x?",
+    "(?:, )?[a-c](?:, [a-c])*", r"\[\d+(?:, \d+){0,3}\]", r'\{"name": "[^"]{1,10}", "age": \d{1,3}\}', r"\t\n\r",
+    r"[^\x00-\x7f]{2}", "ÿ|ﾟ", "\U0010ffff?", "(?:[a-f]{1,2}:){3}[a-f]{1,2}", "(?P<year>[12][0-9]{3})",
+    "(?:yes|no)(?:!|\\?)*", r"\u00e9|\x41|\101", "[^ -~]?", r"^\$\d+\.\d\d$", "(?:(?:a?)*b)*", "(?i:[a-c])+",
+    r"(?a:\w)+\s",
 ]  # fmt: skip
 
 

@@ -38,6 +38,7 @@ def test_properties_may_be_named_like_keywords():
         {"properties": {"not": {"enum": ["if"]}, "uniqueItems": True}, "required": ["not"], "const": {"not": 1}}
     )
     schema.check(True)
+    schema.check({"items": {"x-note": 1}})
     schema.check({"$schema": "x", "title": "t", "description": "d", "default": {"not": 1}, "examples": [{"if": 1}]})
 
 
