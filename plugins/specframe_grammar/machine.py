@@ -1,12 +1,10 @@
 """The byte machine of a pattern: an automaton over characters, read as UTF-8 one byte at a time.
 
-A state is (automaton state, UTF-8 node); it is one integer outside this module. The two tables are never multiplied out, so
-that a Unicode class costs its nodes once and not once for each state.
+A state is an integer that stands for (automaton state, UTF-8 node). Where they are many, the two tables are not multiplied
+out, so that a Unicode class costs its nodes once and not once for each state.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,23 +15,20 @@ from specframe_grammar import alphabet, automaton, pattern
 Indices = npt.NDArray[np.intp]
 
 
-class States(NamedTuple):
-    """Several states at once: ``automaton`` and ``node``, ``[n]``."""
+DEAD = 0
+"""The state that no text completes."""
 
-    automaton: Indices
-    node: Indices
-
-    def at(self, index: Indices | npt.NDArray[np.bool_]) -> States:
-        """Return the states at an index or under a mask."""
-        return States(self.automaton[index], self.node[index])
+MOST_ROWS = 4_096
+"""States up to which all moves are written out; 8 MiB."""
 
 
 class ByteMachine:
-    """Moves over bytes. A state is live if some text completes it; ``start`` is None where no text matches."""
+    """Moves over bytes. ``start`` is ``DEAD`` where no text matches."""
 
     def __init__(self, made: automaton.Automaton, letters: alphabet.Alphabet) -> None:
         self._num_nodes = len(letters.table)
-        if len(made.table) * self._num_nodes > automaton.MOST_CELLS:
+        num_states = len(made.table) * self._num_nodes
+        if num_states > automaton.MOST_CELLS:
             raise InvalidGrammar(
                 "regex",
                 f"{len(made.table):,} states with character classes of {self._num_nodes:,} UTF-8 nodes are too many",
@@ -43,59 +38,50 @@ class ByteMachine:
         self._moves = made.table.astype(np.intp).ravel()
         self._utf8 = letters.table.astype(np.intp).ravel()
         leads_on = (made.table != automaton.DEAD).astype(np.float32)
-        self._is_live = (leads_on @ letters.reach.astype(np.float32).T > 0).ravel()
-        self._is_live[: self._num_nodes] = False
-        # Between characters a state also lives if it is final.
-        self._is_live[:: self._num_nodes] |= made.finals
+        is_live = leads_on @ letters.reach.astype(np.float32).T > 0
+        is_live[automaton.DEAD] = False
+        is_live[:, alphabet.ROOT] |= made.finals  # between characters a state also lives if it is final
+        self._is_live = is_live.ravel()
         self._finals = made.finals
         self.alphabet = frozenset(np.flatnonzero((letters.table != ~automaton.DEAD).any(axis=0)).tolist())
         """The bytes that any text may hold."""
-        self.start = made.start * self._num_nodes if made.start != automaton.DEAD else None
+        self.start = made.start * self._num_nodes
+        self._rows: Indices | None = None
+        if num_states <= MOST_ROWS:
+            self._rows = self._moved(np.repeat(np.arange(num_states), 256), np.tile(np.arange(256), num_states))
 
     def is_final(self, state: int) -> bool:
         """Tell whether a text may end in a state; never inside a character."""
-        node = state % self._num_nodes
-        return node == alphabet.ROOT and bool(self._finals[state // self._num_nodes])
+        return state % self._num_nodes == alphabet.ROOT and bool(self._finals[state // self._num_nodes])
 
-    def is_between(self, state: int) -> bool:
-        """Tell whether a state is between characters."""
-        return state % self._num_nodes == alphabet.ROOT
+    def step(self, states: Indices, letters: Indices) -> Indices:
+        """Return where bytes lead from states, ``[n]`` each; ``DEAD`` where no text goes on so."""
+        if self._rows is None:
+            return self._moved(states, letters)
+        reached: Indices = self._rows[states * 256 + letters]
+        return reached
 
-    def states(self, state: int) -> States:
-        """Return one state as an array of one."""
-        return States(*(np.array([part], dtype=np.intp) for part in divmod(state, self._num_nodes)))
+    def advance(self, state: int, text: bytes) -> int:
+        """Return the state after bytes, ``DEAD`` where no text goes on so."""
+        for byte in text:
+            if self._rows is not None:
+                state = int(self._rows[state * 256 + byte])
+            else:
+                state = int(self._moved(np.array([state]), np.array([byte]))[0])
+        return state
 
-    def numbers(self, states: States) -> set[int]:
-        """Return states as integers, each once."""
-        return set(np.unique(states.automaton * self._num_nodes + states.node).tolist())
+    def next_bytes(self, state: int) -> list[int]:
+        """Return the bytes that some text goes on with, ascending."""
+        return np.flatnonzero(self.step(np.full(256, state), np.arange(256))).tolist()
 
-    def step(self, states: States, byte: Indices) -> tuple[States, npt.NDArray[np.bool_]]:
-        """Return where bytes lead from states, ``[n]``, and which of them are live."""
-        found = self._utf8[states.node * 256 + byte]
+    def _moved(self, states: Indices, letters: Indices) -> Indices:
+        current, node = np.divmod(states, self._num_nodes)
+        found = self._utf8[node * 256 + letters]
         is_whole = found < 0
         node = np.where(is_whole, alphabet.ROOT, found)
-        moved = self._moves[states.automaton * self._num_symbols + np.where(is_whole, ~found, automaton.DEAD)]
-        reached = States(np.where(is_whole, moved, states.automaton), node)
-        return reached, self._is_live[reached.automaton * self._num_nodes + node]
-
-    def advance(self, state: int, text: bytes) -> int | None:
-        """Return the state after bytes, or None where they lead to no live one."""
-        current, node = divmod(state, self._num_nodes)
-        for byte in text:
-            found = int(self._utf8[node * 256 + byte])
-            if found < 0:
-                current, node = int(self._moves[current * self._num_symbols + ~found]), alphabet.ROOT
-            else:
-                node = found
-            if not self._is_live[current * self._num_nodes + node]:
-                return None
-        return current * self._num_nodes + node
-
-    def next_bytes(self, state: int) -> Indices:
-        """Return the bytes that lead to a live state, ascending."""
-        current, node = divmod(state, self._num_nodes)
-        every = States(np.full(256, current), np.full(256, node))
-        return np.flatnonzero(self.step(every, np.arange(256))[1])
+        moved = self._moves[current * self._num_symbols + np.where(is_whole, ~found, automaton.DEAD)]
+        reached = np.where(is_whole, moved, current) * self._num_nodes + node
+        return np.where(self._is_live[reached], reached, DEAD)
 
 
 def make_machine(tree: pattern.Node) -> ByteMachine:

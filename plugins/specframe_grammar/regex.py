@@ -12,7 +12,7 @@ import numpy as np
 import specframe
 from specframe_grammar import pattern
 from specframe_grammar.characters import matching_literal
-from specframe_grammar.machine import ByteMachine, make_machine
+from specframe_grammar.machine import DEAD, ByteMachine, make_machine
 from specframe_grammar.masks import Mask, Masks
 from specframe_grammar.trie import Trie
 from specframe_grammar.vocabulary import MOST_TEXT, Vocabulary
@@ -29,7 +29,7 @@ class RegexGrammar:
 
     def __init__(self, machine: ByteMachine, vocabulary: Vocabulary, language: str = "regex") -> None:
         self._machine, self._vocabulary = machine, vocabulary
-        if machine.start is None:
+        if machine.start == DEAD:
             raise specframe.InvalidGrammar(language, "no text matches it")
         self.start_inside = machine.start
         self.start = START if vocabulary.has_first else machine.start
@@ -45,7 +45,7 @@ class RegexGrammar:
     def advance(self, state: int, token: int) -> int:
         """Return the state after an id."""
         reached = self._reached(state, token)
-        if reached is None:
+        if reached == DEAD:
             raise specframe.GrammarError(f"id {token} is not allowed here; the grammar was advanced past its mask")
         return reached
 
@@ -73,13 +73,13 @@ class RegexGrammar:
             mask[vocabulary.stop_ids] = True
         return mask
 
-    def _reached(self, state: int, token: int) -> int | None:
+    def _reached(self, state: int, token: int) -> int:
         if state == STOPPED:
-            return None
+            return DEAD
         if token in self._vocabulary.stop_ids:
-            return STOPPED if self.is_final(state) else None
+            return STOPPED if self.is_final(state) else DEAD
         texts = self._vocabulary.first_texts if state == START else self._vocabulary.texts
-        return self._machine.advance(self._of_machine(state), texts[token]) if texts[token] else None
+        return self._machine.advance(self._of_machine(state), texts[token]) if texts[token] else DEAD
 
     def _made_forced(self, state: int) -> specframe.Forced:
         current, text = self._of_machine(state), b""
@@ -88,7 +88,7 @@ class RegexGrammar:
             if not byte:
                 break
             text, current = text + byte, following
-        next_bytes = self._machine.next_bytes(current).tolist()
+        next_bytes = self._machine.next_bytes(current)
         return self._vocabulary.tokenise(text, next_bytes, is_first=state == START)
 
     def _only_byte(self, state: int) -> tuple[bytes, int]:
@@ -97,10 +97,9 @@ class RegexGrammar:
         if found is None:
             found = b"", state
             if not self._machine.is_final(state):
-                following = self._machine.next_bytes(state).tolist()
-                reached = self._machine.advance(state, bytes(following)) if len(following) == 1 else None
-                if reached is not None:
-                    found = bytes(following), reached
+                following = bytes(self._machine.next_bytes(state))
+                if len(following) == 1:
+                    found = following, self._machine.advance(state, following)
             if len(self._only) >= MOST_KNOWN:
                 self._only.clear()
             self._only[state] = found

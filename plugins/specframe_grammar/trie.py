@@ -1,16 +1,17 @@
 """The texts of a vocabulary as a trie in arrays, and the walk that finds which of them a byte machine allows.
 
-Nodes are numbered level by level, and within a level by parent and byte, so that the children of a node are a range.
+Nodes are numbered level by level, so that a level's states are made from those of the one before, all at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from specframe_grammar.machine import ByteMachine, Indices, States
+from specframe_grammar.machine import DEAD, ByteMachine, Indices
 
 
 class Trie:
@@ -29,44 +30,33 @@ class Trie:
         self.ids = ids
         for depth in range(int(lengths.max(initial=0))):
             ids = ids[lengths[ids] > depth]
-            keys, inverse = np.unique(node[ids] * 256 + flat[offsets[ids] + depth], return_inverse=True)
+            keys, inverse = np.unique((node[ids] << 8) + flat[offsets[ids] + depth], return_inverse=True)
             parents.append(keys >> 8)
             letters.append(keys & 255)
             node[ids] = num_nodes + inverse
             num_nodes += len(keys)
         self._nodes = node[self.ids]
-        self._byte: Indices = np.concatenate([np.zeros(1, dtype=np.intp), *letters])
-        num_children = np.bincount(np.concatenate([np.zeros(0, dtype=np.intp), *parents]), minlength=num_nodes)
-        self._first_child: Indices = 1 + np.concatenate([[0], np.cumsum(num_children)])
+        self._parent = np.concatenate([np.zeros(1, dtype=np.intp), *parents])
+        self._letter = np.concatenate([np.zeros(1, dtype=np.intp), *letters])
+        ends = 1 + np.cumsum([len(level) for level in letters], dtype=np.intp)
+        self._levels = list(itertools.pairwise([1, *ends.tolist()]))
 
     def allowed(self, machine: ByteMachine, state: int) -> npt.NDArray[np.bool_]:
         """Return which ids lead from a state to a live one, ``[ids]``."""
-        is_reached = np.zeros(len(self._byte), dtype=np.bool_)
-        for nodes, _ in self._walk(machine, state):
-            is_reached[nodes] = True
         mask = np.zeros(self._num_ids, dtype=np.bool_)
-        mask[self.ids] = is_reached[self._nodes]
+        mask[self.ids] = self._states(machine, state)[self._nodes] != DEAD
         return mask
 
     def reached(self, machine: ByteMachine, state: int) -> set[int]:
         """Return the live states that ids lead to."""
-        is_end = np.zeros(len(self._byte), dtype=np.bool_)
-        is_end[self._nodes] = True
-        return {
-            reached
-            for nodes, states in self._walk(machine, state)
-            for reached in machine.numbers(states.at(is_end[nodes]))
-        }
+        return set(np.unique(self._states(machine, state)[self._nodes]).tolist()) - {DEAD}
 
-    def _walk(self, machine: ByteMachine, state: int) -> Iterator[tuple[Indices, States]]:
-        """Yield the live nodes of each level and the states there."""
-        states, nodes = machine.states(state), np.zeros(1, dtype=np.intp)
-        while len(nodes):
-            first, after = self._first_child[nodes], self._first_child[nodes + 1]
-            counts = after - first
-            skipped = np.cumsum(counts) - counts
-            parent = np.repeat(np.arange(len(nodes)), counts)
-            nodes = np.arange(len(parent)) + (first - skipped)[parent]
-            states, is_live = machine.step(states.at(parent), self._byte[nodes])
-            states, nodes = states.at(is_live), nodes[is_live]
-            yield nodes, states
+    def _states(self, machine: ByteMachine, state: int) -> Indices:
+        """Return the state at every node, level by level."""
+        states = np.zeros(len(self._parent), dtype=np.intp)
+        states[0] = state
+        for start, end in self._levels:
+            states[start:end] = machine.step(states[self._parent[start:end]], self._letter[start:end])
+            if not states[start:end].any():
+                break
+        return states

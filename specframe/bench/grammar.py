@@ -43,7 +43,7 @@ class MaskProcessor(LogitsProcessor):
         self._grammar, self._num_prompt = grammar, num_prompt
         self._num_known, self._state = num_prompt, grammar.start
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         for token in input_ids[0, self._num_known :].tolist():
             self._state = self._grammar.advance(self._state, token)
         self._num_known = input_ids.shape[1]
