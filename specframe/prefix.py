@@ -93,11 +93,12 @@ class Prefix:
 
     def is_complete(self, length: int) -> bool:
         """Whether the grammar's text is complete at ``length`` and nothing may follow, not even a stop id."""
-        if self.grammar is None or not self.is_exhausted(length):
+        if self.grammar is None:
             return False
         state = self.state(length)
         with _blamed_on_grammar():
-            return bool(self.grammar.is_final(state))
+            is_final = bool(self.grammar.is_final(state))
+        return is_final and self.is_exhausted(length)
 
 
 @contextmanager

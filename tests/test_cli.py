@@ -392,6 +392,13 @@ def test_plugins_are_listed_as_text(
         "  grammar abnf\n"
         "glass  (glass-dist 0.1)\n"
         "  broken: RuntimeError: it fell\n"
+        f"grammar  (specframe {__version__})\n"
+        "  drafter grammar\n"
+        "    held = true\n"
+        "  grammar regex\n"
+        "  grammar choice\n"
+        "  grammar json_schema\n"
+        "  grammar lark\n"
         f"prompt_lookup  (specframe {__version__})\n"
         "  disabled\n"
     )
