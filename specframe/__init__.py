@@ -44,6 +44,7 @@ from specframe.proposal import (
     Round,
     TargetFacts,
     TokenView,
+    Views,
 )
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedModel",
     "Verification",
+    "Views",
     "__version__",
     "as_custom_generate",
     "hookimpl",

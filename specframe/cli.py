@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from specframe._version import __version__
 from specframe.errors import GenerationError, InvalidRequest, SpecframeError
 from specframe.manifest import commands as manifest_commands
+from specframe.train import command as train_commands
 
 if TYPE_CHECKING:
     from specframe import Engine, Result, Stats
@@ -42,6 +43,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(manifest_commands.app, name="manifest")
+app.command("train-draft")(train_commands.train_draft)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import attrs
 from specframe.constraint import Grammars
 from specframe.errors import GenerationError, IncompatibleManifest, InvalidRequest, SpecframeError
 from specframe.generation import Generation
-from specframe.manifest.collector import of_target, weighed_target
+from specframe.manifest.collector import collect_all, of_target, weighed_target
 from specframe.manifest.diff import require_equal
 from specframe.manifest.digest import sampling_digest
 from specframe.manifest.identity import Manifest
@@ -59,11 +59,12 @@ class Engine:
         self.pin = read_pin(self.strategy)
         if self.pin is not None and identity is None:
             self._require_pinned(self.pin)
-        self.draft_identities = check_needs(
+        self._draft_sources = check_needs(
             self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
         )
-        self.drafters = make_drafters(self.strategy, loaded, target.facts, drafters or {})
+        self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
+        self._draft_identities: dict[str, Manifest] | None = None
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._is_closed = False
 
@@ -73,6 +74,13 @@ class Engine:
         if self._identity is None or self._identity.weights.digest is None:
             self._identity = self._make_identity() if self._make_identity is not None else weighed_target(self.target)
         return self._identity
+
+    @property
+    def draft_identities(self) -> dict[str, Manifest]:
+        """The manifests of the drafters' own models by drafter, with what weights they have. Made when first asked for."""
+        if self._draft_identities is None:
+            self._draft_identities = {who: collect_all(source) for who, source in self._draft_sources.items()}
+        return self._draft_identities
 
     @overload
     def generate(self, prompt: Prompt, *, n: int, **arguments: Unpack[Arguments]) -> list[Result]: ...

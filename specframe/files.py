@@ -7,19 +7,20 @@ import tempfile
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file under its name only once it is complete on disk; an older file of the name stays until then.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file under its name only once it is complete; an older file of the name stays until then. Text is UTF-8.
 
     What is not a regular file, such as a pipe, is written directly. Raises ``OSError``; nothing half-made is left.
     """
+    data = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8", newline="\n")
+        path.write_bytes(data)
         return
     path = path.resolve()  # a link's file is replaced, not the link
     handle, making = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".making", dir=path.parent)
     try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with open(handle, "wb") as file:
+            file.write(data)
         os.chmod(making, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
         os.replace(making, path)
     except BaseException:

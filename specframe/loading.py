@@ -108,10 +108,18 @@ def _load(
         admitted = stamps(folder)
     try:
         with quiet_unless_terminal():
-            weights = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype_name or "auto")
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=dtype_name or "auto", output_loading_info=True
+            )
+        weights, told = loaded
         weights = weights.to(device) if device is not None else weights
     except Exception as error:  # damaged files, too little memory, no such device
         raise LoadError(f"model '{model}' could not be loaded ({type(error).__name__}: {error})") from error
+    if told["missing_keys"]:  # transformers would make them up
+        name, *others = sorted(told["missing_keys"])
+        raise LoadError(
+            f"model '{model}' lacks {1 + len(others)} of its tensors, such as {name}; bring the whole folder"
+        )
     tokenizer = _load_tokenizer(folder)
     if stamps(folder) != admitted:
         raise LoadError(f"files of model '{model}' changed while it was loaded; load it again")

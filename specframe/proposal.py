@@ -17,6 +17,7 @@ from specframe.errors import ProposalError
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
     from specframe.distribution import Distribution
     from specframe.grammar import Grammar
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     Law = Distribution | None
     """How a proposed token was chosen: ``None`` is a point mass, else the very distribution that it was drawn from."""
+
+
+VIEWS = ("embeddings", "head", "layers")
 
 
 def _optional_size(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -59,10 +63,11 @@ class Features:
 class Needs:
     """What a drafter needs of a target; checked before its factory runs, and before a target that is named loads.
 
-    ``tokenizer``: ``none`` (works on any ids), ``same``, ``reduced`` (a declared subset of the ids) or ``bytes``.
-    ``draws``: it calls ``draw`` or ``draw_rows``; a drafter that only offers may say False. ``model``: the name of the
-    option that names the drafter's own model, whose manifest is then compared with the target's. ``features``: the hidden
-    states that it reads.
+    ``tokenizer``: ``none`` (works on any ids), ``same``, ``reduced`` (a declared subset of the ids, or all of them) or
+    ``bytes``. ``draws``: it calls ``draw`` or ``draw_rows``; a drafter that only offers may say False. ``model``: the name
+    of the option that names the drafter's own model, whose manifest is then compared with the target's; None there stands
+    for no model of its own. ``features``: the hidden states that it reads. ``views``: what it may read of the target's
+    weights, ``embeddings``, ``head`` or ``layers``; see ``Views``.
     """
 
     tokenizer: Literal["none", "same", "reduced", "bytes"] = attrs.field(
@@ -71,6 +76,27 @@ class Needs:
     draws: bool = False
     model: str | None = None
     features: Features | None = None
+    views: frozenset[str] = attrs.field(
+        default=frozenset(), validator=attrs.validators.deep_iterable(attrs.validators.in_(VIEWS))
+    )
+
+
+class Views(Protocol):
+    """What a drafter may read of a target's weights. Nothing is copied, and nothing may be written.
+
+    Each raises ``PluginError`` unless the drafter's ``needs`` declare it, and ``UnsupportedModel`` where the target has none.
+    """
+
+    @property
+    def embeddings(self) -> torch.Tensor:
+        """The input embeddings, ``[vocab, hidden]``."""
+
+    @property
+    def head(self) -> torch.Tensor:
+        """The output embeddings, ``[vocab, hidden]``."""
+
+    def first_layers(self, num_layers: int) -> PreTrainedModel:
+        """Return a model of the target's first layers and its head, with the target's own tensors."""
 
 
 @attrs.frozen
@@ -80,7 +106,8 @@ class TargetFacts:
     ``vocab_size``: width of its logits; ``stop_ids``: its end-of-sequence ids; ``context_limit``: tokens, or None;
     ``speculation_limit``: the length past which rows of one call depend on each other (length-dependent RoPE), or None;
     ``dtype`` and ``device`` as torch spells them; ``tokenizer``: the transformers tokenizer, or None; ``identity``: the
-    compatibility manifest, or None where it was not made.
+    compatibility manifest, or None where it was not made; ``views``: for a drafter whose ``needs`` declare some, what it
+    may read of the target's weights, or None where the target lends nothing.
     """
 
     vocab_size: int
@@ -91,6 +118,7 @@ class TargetFacts:
     device: str = "cpu"
     tokenizer: Any = attrs.field(default=None, repr=False)
     identity: Manifest | None = attrs.field(default=None, repr=False, eq=False)
+    views: Views | None = attrs.field(default=None, repr=False, eq=False)
 
 
 @attrs.frozen

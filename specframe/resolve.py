@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from specframe.errors import (
     IncompatibleManifest,
     InvalidManifest,
@@ -20,10 +22,11 @@ from specframe.manifest.collector import collect, strings_of
 from specframe.manifest.file import read
 from specframe.manifest.identity import Manifest
 from specframe.manifest.report import Strings, check
-from specframe.manifest.source import open_source
+from specframe.manifest.source import Source, open_source
 from specframe.plugins import DrafterEntry, Plugins, load
-from specframe.proposal import Drafter, TargetFacts
+from specframe.proposal import Drafter
 from specframe.strategy import DrafterUse, Strategy, shipped, structure
+from specframe.target import Target
 
 
 def resolve_with_plugins(strategy: str | Path | Strategy, plugins: Plugins | None = None) -> tuple[Strategy, Plugins]:
@@ -82,13 +85,13 @@ def check_needs(
     *,
     given: Mapping[str, Drafter] = {},
     target_strings: Strings = lambda: None,
-) -> dict[str, Manifest]:
-    """Compare the target with what a strategy's drafters need of it; return the manifests of the drafters' own models.
+) -> dict[str, Source]:
+    """Compare the target with what a strategy's drafters need of it; return where the drafters' own models are.
 
     ``target`` is asked only if a drafter needs something; drafters that are ``given`` are not checked. No weights are read.
     Raises ``IncompatibleManifest`` with the first reason and the way out.
     """
-    found: dict[str, Manifest] = {}
+    found: dict[str, Source] = {}
     for who, use in _named(strategy).items():
         if use.use in given:
             continue
@@ -105,11 +108,14 @@ def check_needs(
                 "no identity; set one in its facts"
             )
         name = _model_name(use, entry, plugins)
+        if name is None and needs.model is not None and needs.tokenizer != "none":
+            kinds.remove(needs.tokenizer)  # no model of its own to compare
         source = open_source(name) if name is not None else None
         draft_strings: Strings = partial(strings_of, source) if source is not None else lambda: None
+        draft = collect(source) if source is not None else None
         if source is not None:
-            found[who] = collect(source)
-        elif needs.tokenizer != "none":  # where its own model comes from is the drafter's business
+            found[who] = source
+        elif needs.tokenizer in kinds:  # where its own model comes from is the drafter's business
             kinds.remove(needs.tokenizer)
             if identity.tokenizer is None:
                 raise IncompatibleManifest(
@@ -118,14 +124,20 @@ def check_needs(
         for kind in kinds:
             report = check(
                 identity,
-                found.get(who),
-                kind,
+                draft,
+                _kind(kind, draft),
                 declared=_declared(entry),
                 target_strings=target_strings,
                 draft_strings=draft_strings,
             )
             report.require(f"drafter '{who}'")
     return found
+
+
+def _kind(declared: str, draft: Manifest | None) -> str:
+    """Return the kind of drafter to check for: one that can read a map of reduced columns needs none for a whole head."""
+    is_whole = draft is not None and draft.model.output_map is None
+    return "same" if declared == "reduced" and is_whole else declared
 
 
 def _model_name(use: DrafterUse, entry: DrafterEntry, plugins: Plugins) -> str | None:
@@ -152,7 +164,7 @@ def _declared(entry: DrafterEntry) -> dict[str, Any]:
 
 
 def make_drafters(
-    strategy: Strategy, plugins: Plugins, facts: TargetFacts, given: Mapping[str, Drafter]
+    strategy: Strategy, plugins: Plugins, target: Target, given: Mapping[str, Drafter]
 ) -> dict[str, Drafter]:
     """Return a strategy's drafters by name, in order; ``given`` ones are used as they are, before plugins are asked.
 
@@ -167,7 +179,7 @@ def make_drafters(
             f"strategy '{strategy.name}' does not use the given drafters {', '.join(unused)}; name them in it"
         )
     return {
-        name: given[use.use] if use.use in given else _make(use, plugins, facts)
+        name: given[use.use] if use.use in given else _make(use, plugins, target)
         for name, use in _named(strategy).items()
     }
 
@@ -186,8 +198,11 @@ def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
     return structure(use.options, plugins.drafter(use.use).options, f"options of drafter '{use.use}'")
 
 
-def _make(use: DrafterUse, plugins: Plugins, facts: TargetFacts) -> Drafter:
+def _make(use: DrafterUse, plugins: Plugins, target: Target) -> Drafter:
     entry, options = plugins.drafter(use.use), structured_options(use, plugins)
+    facts, lend = target.facts, getattr(target, "views", None)
+    if entry.needs.views and lend is not None:
+        facts = attrs.evolve(facts, views=lend(entry.needs.views))
     try:
         return entry.factory(options, facts)
     except SpecframeError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specframe.attention import AttentionSwap
@@ -19,6 +20,7 @@ from specframe.cache import TransactionalCache
 from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
 from specframe.proposal import TargetFacts
 from specframe.target import Ticket, Verification
+from specframe.views import ModelViews
 
 _REVERSIBLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
@@ -53,6 +55,10 @@ class TransformersTarget:
             tokenizer=tokenizer,
         )
 
+    def views(self, names: frozenset[str]) -> ModelViews:
+        """Return what a drafter that declared ``names`` may read of the model's weights."""
+        return ModelViews(self.model, names)
+
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""
         facts = (self.facts.vocab_size, self.facts.dtype, self.facts.device)
@@ -73,13 +79,20 @@ class TransformersTarget:
 
     def forward(self, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
         """Run the model on ids after the cache and return the logits of the last ``num_rows``, ``[num_rows, vocab]``."""
-        inputs = torch.tensor([ids], device=self.model.device)
-        arguments = {self._cache_argument: self.cache, "use_cache": True}
+        logits = self._run(torch.tensor([ids], device=self.model.device), self.cache, num_rows)[0]
+        return logits if len(logits) == num_rows else logits[-num_rows:]
+
+    def rows(self, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
+        """Run the model on ``[batch, length]`` ids after a cache and return each one's last logits, ``[batch, vocab]``."""
+        return self._run(ids.to(self.model.device), cache, 1)[:, -1].cpu()
+
+    def _run(self, ids: torch.Tensor, cache: Cache, num_rows: int) -> torch.Tensor:
+        arguments = {self._cache_argument: cache, "use_cache": True}
         if self._can_skip_head:
             arguments["logits_to_keep"] = num_rows
         with self._attention():
-            logits: torch.Tensor = self.model(input_ids=inputs, **arguments).logits[0]
-        return logits if len(logits) == num_rows else logits[-num_rows:]
+            logits: torch.Tensor = self.model(input_ids=ids, **arguments).logits
+        return logits
 
 
 def _shape_of(model: PreTrainedModel) -> tuple[int, str, str]:

@@ -74,6 +74,12 @@ def collect(
     return with_weights(manifest, weigh_folder(folder))
 
 
+def collect_all(source: Source) -> Manifest:
+    """Return the manifest of a model at rest, with its weights where there are any."""
+    whole = source.whole()
+    return collect(whole, weights=whole.folder is not None and has_weights(whole.folder))
+
+
 def with_weights(manifest: Manifest, weighed: Weighed) -> Manifest:
     """Return the manifest with what the weights weigh."""
     return attrs.evolve(manifest, weights=attrs.evolve(manifest.weights, **weighed._asdict()))

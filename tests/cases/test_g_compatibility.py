@@ -227,7 +227,7 @@ def test_g2_a_target_made_by_hand_is_compared_too(tmp_path, monkeypatch):
 def test_a_reduced_head_declares_an_injective_map(tmp_path, ids, found):
     """Without a map ids are guessed; with two columns for one id p is not a law."""
     target = save(tmp_path / "target")
-    save(tmp_path / "draft")
+    save(tmp_path / "draft", **({"width": len(ids)} if ids is not None else {}))
     if ids is not None:
         (tmp_path / "draft" / "target_ids.json").write_text(json.dumps(ids))
     assert verdicts(check(target, collect(open_source(tmp_path / "draft")), "reduced")) == found

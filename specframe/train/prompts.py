@@ -1,0 +1,91 @@
+"""The prompts of a training corpus: read from a file, or synthetic; none that is sealed for evaluation.
+
+Knows texts and digests, and no model. The synthetic ones were written for specframe; Apache-2.0, as the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from specframe.errors import InvalidRequest
+
+_THINGS = (
+    "a bicycle", "sourdough bread", "a thunderstorm", "a lighthouse", "compound interest", "photosynthesis",
+    "a chess opening", "a vegetable garden", "the water cycle", "a job interview", "a wedding speech", "jet lag",
+    "a solar panel", "a violin", "the French Revolution", "an electric car", "a coral reef", "a rental contract",
+    "a sleep routine", "a telescope", "a budget", "a marathon", "machine learning", "a birthday party",
+    "an earthquake", "a library", "the immune system", "a campfire", "a stock market crash", "a houseplant",
+    "recursion", "a sailing boat", "black holes", "a cover letter", "public transport", "a first aid kit", "yoga",
+    "the Silk Road", "a bee colony", "a database index", "mountain weather", "a podcast", "glaciers", "an apology",
+    "a bridge", "the number pi", "a coffee shop", "a broken heart", "tides", "a web server", "a lawn", "democracy",
+)  # fmt: skip
+_TASKS = (
+    "Explain {} to a ten-year-old.", "Write a short story about {}.",
+    "What are the advantages and disadvantages of {}?", "Give me five facts about {}.", "Write a poem about {}.",
+    "How does one get started with {}?", "Describe {} in one paragraph.", "Write an email to a friend about {}.",
+    "What is the history of {}?", "Compare {} with something similar.",
+    "Imagine that you are {}. Introduce yourself.", "List common mistakes people make with {}.",
+    "Write a dialogue between two people who disagree about {}.", "What would the world be like without {}?",
+    "Make a step-by-step plan that involves {}.", "Write a product review of {}.",
+    "How is {} connected to mathematics?", "Summarise what an expert would say about {}.",
+    "Write a Python function that has to do with {}.", "What questions should I ask about {}?",
+    "Write a blog post about {} for travellers.", "Is {} overrated? Argue both sides.",
+    "Write three riddles about {}.", "Tell me a joke about {} and explain it.", "What is the science behind {}?",
+    "Rewrite this in a formal tone: I really like {}.", "Design a lesson about {} for a school class.",
+    "Why do people like {}?",
+)  # fmt: skip
+
+
+def synthetic_prompts(seed: int) -> Iterator[str]:
+    """Give every pairing of task and thing once, in an order that the seed decides."""
+    pairs = list(itertools.product(_TASKS, _THINGS))
+    random.Random(seed).shuffle(pairs)
+    return (task.format(thing) for task, thing in pairs)
+
+
+def read_prompts(path: Path) -> list[str]:
+    """Read prompts, one a line: a JSON object with ``prompt`` (``.jsonl``), else the line itself. Raises ``InvalidRequest``."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        prompts = [json.loads(line)["prompt"] for line in lines] if path.suffix == ".jsonl" else lines
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidRequest(
+            "prompts", "must be a text file, or JSON lines with 'prompt'", path.name, f"{type(error).__name__}: {error}"
+        ) from error
+    if not prompts:
+        raise InvalidRequest("prompts", "must hold at least one prompt", path.name)
+    return prompts
+
+
+def prompt_digest(prompt: str) -> str:
+    """Return the SHA-256 of a prompt without white space around it, as hexadecimal digits."""
+    return hashlib.sha256(prompt.strip().encode()).hexdigest()
+
+
+def read_sealed(path: Path) -> frozenset[str]:
+    """Read a list of digests of prompts that are kept for evaluation, one a line. Raises ``InvalidRequest``."""
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("sealed", "must be a text file of SHA-256 digests", path.name, str(error)) from error
+    wrong = next((line for line in lines if len(line) != 64 or set(line) - set("0123456789abcdef")), None)
+    if wrong is not None:
+        raise InvalidRequest("sealed", "must hold SHA-256 digests of 64 hexadecimal digits, one a line", wrong[:80])
+    return frozenset(lines)
+
+
+def require_unsealed(prompts: Iterable[str], sealed: frozenset[str]) -> None:
+    """Raise ``InvalidRequest`` if a prompt is sealed for evaluation."""
+    found = [index for index, prompt in enumerate(prompts) if prompt_digest(prompt) in sealed]
+    if found:
+        raise InvalidRequest(
+            "prompts",
+            "must not be among those sealed for evaluation",
+            f"{len(found)}, the first being number {found[0] + 1}",
+            "leave them out: a draft that has seen them cannot be judged by them",
+        )

@@ -1,0 +1,78 @@
+"""How a conversation is written: which ids are forced, and whose turn it is. Knows templates and ids; no model."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from specframe.errors import UnsupportedModel
+
+_MARKS = ("\ue000", "\ue001", "\ue002")  # private-use characters, which no template holds
+
+
+@attrs.frozen
+class Script:
+    """The ids that a chat template puts around turns: before the first, from user to assistant, and back."""
+
+    opening: tuple[int, ...]
+    to_assistant: tuple[int, ...]
+    to_user: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Script:
+        """Read the script off a tokenizer's chat template. Raises ``UnsupportedModel`` without one."""
+        roles = ("user", "assistant", "user")
+        try:
+            text = tokenizer.apply_chat_template(
+                [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)], tokenize=False
+            )
+            parts = [text.partition(_MARKS[0])[0]]
+            parts += [text.partition(left)[2].partition(right)[0] for left, right in itertools.pairwise(_MARKS)]
+        except Exception as error:  # no template, or one that refuses
+            raise UnsupportedModel(
+                f"the target has no chat template to write conversations with ({type(error).__name__}: {error})"
+            ) from error
+        return cls(*(tuple(tokenizer.encode(part, add_special_tokens=False)) for part in parts))
+
+
+class Conversation:
+    """One conversation in the making: a first prompt or the model's own, then turn after turn.
+
+    ``answers`` tells of each id whether it is the assistant's, its end included: only these are learned from.
+    """
+
+    def __init__(self, script: Script, prompt_ids: Sequence[int] | None, stop_ids: frozenset[int]) -> None:
+        self._script, self._stop_ids = script, stop_ids
+        self._forced = deque(script.opening)
+        self.is_answer = False
+        self.ids: list[int] = []
+        self.answers: list[bool] = []
+        if prompt_ids is not None:
+            self._forced.extend((*prompt_ids, *script.to_assistant))
+            self._begins_answer = len(self._forced)
+        else:
+            self._begins_answer = -1
+
+    def next(self, draw: Callable[[], int]) -> int:
+        """Return the next id: a forced one, else what ``draw`` gives."""
+        is_drawn = not self._forced
+        token = draw() if is_drawn else self._forced.popleft()
+        self.ids.append(token)
+        self.answers.append(is_drawn and self.is_answer)
+        if len(self.ids) == self._begins_answer:
+            self.is_answer = True
+        if is_drawn and token in self._stop_ids:
+            turn = self._script.to_user if self.is_answer else self._script.to_assistant
+            self._forced.extend(_behind(turn, token))
+            self.is_answer = not self.is_answer
+        return token
+
+
+def _behind(turn: Iterable[int], stop: int) -> tuple[int, ...]:
+    """Return what a template writes between turns, without the stop id that the model wrote itself."""
+    ids = tuple(turn)
+    return ids[1:] if ids[:1] == (stop,) else ids
