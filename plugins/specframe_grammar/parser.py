@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Where text is forced llguidance allows its canonical token only, unless told not to: here that is a matter of the
 # declared tokenisation, not of the language.
 _HEADER = '%llguidance {"no_forcing": true}\n'
-_PLACE = re.compile(r"at (?P<line>\d+)\((?P<column>\d+)\): (?:failed to compile JSON schema: )?")
+_PLACE = re.compile(r"(?:at )?(?P<line>\d+)\((?P<column>\d+)\): (?:failed to compile JSON schema: )?")
 _QUOTATION = re.compile(r"\n +1 \|")
 _OPTIONS = re.compile(r"^\s*%llguidance\b", re.MULTILINE)
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

@@ -248,6 +248,7 @@ def test_no_invalid_instance_of_the_public_suite_can_be_generated():
         ("lark", "start: /a(/", "unclosed group at offset 7"),
         ("lark", 'start: "a" b\nb: "x" c', 'unknown name: "c" at offset 16'),
         ("lark", '%llguidance {"no_forcing": false}\nstart: /a/', "at offset 0"),
+        ("lark", "start: /[/]/", "lexer error at offset"),
         ("lark", "begin: /a/", "no start rule found"),
         ("lark", 'start: start "a"', "no text of this tokenizer's tokens satisfies it"),
     ],
