@@ -379,7 +379,7 @@ def test_plugins_are_listed_as_text(
     run: Callable[..., Outcome], strangers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Options stand as a strategy file spells them; a disabled plugin is there and says so."""
-    monkeypatch.setenv("SPECFRAME_DISABLE_PLUGINS", "prompt_lookup")
+    monkeypatch.setenv("SPECFRAME_DISABLE_PLUGINS", "specframe")  # the distribution: all first-party plugins
     text = run("plugins").out
 
     assert text == (
@@ -390,15 +390,12 @@ def test_plugins_are_listed_as_text(
         '    names = ["a", "b"]\n'
         "    faces = [1, 6]\n"
         "  grammar abnf\n"
+        f"draft_model  (specframe {__version__})\n"
+        "  disabled\n"
         "glass  (glass-dist 0.1)\n"
         "  broken: RuntimeError: it fell\n"
         f"grammar  (specframe {__version__})\n"
-        "  drafter grammar\n"
-        "    held = true\n"
-        "  grammar regex\n"
-        "  grammar choice\n"
-        "  grammar json_schema\n"
-        "  grammar lark\n"
+        "  disabled\n"
         f"prompt_lookup  (specframe {__version__})\n"
         "  disabled\n"
     )

@@ -103,7 +103,7 @@ class _Network:
     def _position(self, ranges: Ranges | None = None, target: int = -1, free: Sequence[int] = ()) -> int:
         if len(self.sets) == MOST_POSITIONS:
             raise InvalidGrammar(
-                "regex", f"repeats unfold to more than {MOST_POSITIONS:,} positions", way_out="use * or smaller bounds"
+                "regex", f"it unfolds to more than {MOST_POSITIONS:,} positions", way_out="use * or smaller bounds"
             )
         self.free.append(list(free))
         self.sets.append(ranges)

@@ -40,7 +40,12 @@ def matching(pattern: str, flags: int) -> Ranges:
 
 @lru_cache(maxsize=4096)
 def matching_literal(character: str, flags: int) -> Ranges:
-    """Return what a literal character matches under flags of ``re``: itself, and with IGNORECASE its other cases."""
+    """Return what a literal character matches under flags of ``re``: itself, and with IGNORECASE its other cases.
+
+    A lone surrogate is no text, and matches nothing.
+    """
+    if FIRST_SURROGATE <= ord(character) < AFTER_SURROGATES:
+        return ()
     others = re.findall(re.escape(character), _cased_characters(), flags) if flags & re.IGNORECASE else []
     return _ranges_of({ord(character), *map(ord, others)})
 

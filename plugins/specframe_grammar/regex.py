@@ -149,4 +149,8 @@ def compile_choice(source: str, facts: specframe.TargetFacts) -> RegexGrammar:
         tree = pattern.Alternatives(tuple(branches))
     except (TypeError, ValueError) as error:
         raise specframe.InvalidGrammar("choice", f"the source must be a JSON list of texts: {error}") from error
-    return RegexGrammar(make_machine(tree), Vocabulary.of(facts), "choice")
+    try:
+        machine = make_machine(tree)
+    except specframe.InvalidGrammar as error:
+        raise specframe.InvalidGrammar("choice", error.problem, way_out="give fewer or shorter texts") from error
+    return RegexGrammar(machine, Vocabulary.of(facts), "choice")

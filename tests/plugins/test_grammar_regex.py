@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import numpy as np
@@ -215,6 +216,10 @@ def test_choices_are_their_texts():
         assert takes(grammar, text) == expected, text
     with pytest.raises(InvalidGrammar, match="JSON list of texts"):
         compile_choice("[1]", FACTS)
+    with pytest.raises(InvalidGrammar, match=r"^choice grammar: it unfolds .* give fewer or shorter texts"):
+        compile_choice(json.dumps(["x" * 60_000]), FACTS)
+    with pytest.raises(InvalidGrammar, match="no text matches it"):
+        compile_choice(json.dumps(["\ud800"]), FACTS)
 
 
 def test_masks_are_forgotten_beyond_a_bound():
