@@ -34,12 +34,10 @@ LIBRARY_SETTINGS: dict[str, dict[str, int]] = {
     "library lookup 3, ngram 2": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2},
     "library lookup 4, ngram 2": {"prompt_lookup_num_tokens": 4, "max_matching_ngram_size": 2},
     "library lookup 10, ngram 2": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2},
-    "library lookup 10, ngram 3": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
 }
 OWN_SETTINGS: dict[str, Strategy] = {
     f"lookup {max_tokens}, ngram {min_ngram} to 4": lookup_strategy(max_tokens, min_ngram=min_ngram)
-    for max_tokens in (7, 15)
-    for min_ngram in (1, 2)
+    for max_tokens, min_ngram in ((7, 2), (15, 2), (15, 1))
 }
 
 
@@ -95,7 +93,8 @@ def run(
     library = {name: TransformersArm(target.model, **setting) for name, setting in LIBRARY_SETTINGS.items()}
     own: dict[str, Arm] = {name: EngineArm(target, strategy) for name, strategy in OWN_SETTINGS.items()}
     plain = TransformersArm(target.model)
-    tuning = timed("tune", {"library plain": plain, **library, **own}, 1)
+    # As often as the test: a setting that is chosen by a disturbed call would make either side look worse than it is.
+    tuning = timed("tune", {"library plain": plain, **library, **own}, repeats)
     scores = {name: tuning.compare(name, "library plain")["total_over_total"] for name in (*library, *own)}
     best_library, best_own = min(library, key=scores.__getitem__), min(own, key=scores.__getitem__)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import KINDS, PROMPT, engine_on, shared_model, tiny_model
+from models import KINDS, PROMPT, CheckedTarget, engine_on, shared_model, tiny_model
 from safetensors.torch import load_file, save_file
 
 import specframe
@@ -28,6 +28,7 @@ from specframe import (
     TransformersTarget,
     UnsupportedModel,
 )
+from specframe.drawing import DraftContext
 from specframe.proposal import Commit, DraftRequest, Round, lend
 from specframe.testing import Oracle, RandomOffers
 from specframe.views import first_layers
@@ -154,6 +155,39 @@ def propose(session, text, offered, data, made):
         if rows:
             assert rows[0][0] == [*text, *offered[:room]]  # fed to the end of the round's context, and no further
     return proposal.ids, rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_drafts_from_the_rows_of_a_fresh_forward(kind):
+    """Cases D2 and D3: behind a sliding window's edge, after any rollback, no key is missing, stale or dirty."""
+    target = TransformersTarget(shared_model())
+    runner = CheckedTarget(tiny_model(kind))
+    made = DraftModel(Network(runner), DraftModelOptions(model="unused"))
+    for prompt in (PROMPT, PROMPT[:12], (*PROMPT, *PROMPT)):
+        result = engine_on(target, made, length=4).generate(prompt, max_new_tokens=20)
+        assert result.token_ids == Engine(target).generate(prompt, max_new_tokens=20).token_ids
+        assert result.events == ()
+    assert runner.worst < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_drawn_token_carries_the_law_that_it_was_drawn_from(monkeypatch, dtype):
+    """Cases A2 and A3: greedy choices are point masses; a drawn one has the processed row's own law, whatever the dtype."""
+    seen = []
+    draw = DraftContext.draw
+    monkeypatch.setattr(DraftContext, "draw", lambda *args: seen.append(draw(*args)) or seen[-1])
+    target = TransformersTarget(shared_model())
+    engine = engine_on(target, drafter(other_model().to(dtype)), verifier="residual")
+    engine.generate(PROMPT, max_new_tokens=16)
+    assert seen
+    assert all(drawn.law is None for drawn in seen)
+    seen.clear()
+    engine.generate(PROMPT, max_new_tokens=16, temperature=0.8, top_k=3, seed=1)
+    assert seen
+    for drawn in seen:
+        assert 3 <= len(drawn.law.ids) < 8  # equal logits share the last place
+        assert drawn.law.prob(drawn.token) > 0
+        assert abs(drawn.law.probs.sum() - 1) < 1e-12
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
