@@ -32,6 +32,7 @@ exactness: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
+	$(BIN)/python -m specframe.bench.grammar -o docs/results/grammar.json
 
 # The identity of the demo weights; a test compares it with what is installed.
 manifests: $(INSTALLED)

@@ -17,6 +17,7 @@ from specframe.errors import (
     GenerationError,
     GrammarError,
     IncompatibleManifest,
+    InvalidGrammar,
     InvalidManifest,
     InvalidRequest,
     InvalidStrategy,
@@ -31,7 +32,7 @@ from specframe.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from specframe.grammar import Grammar
+from specframe.grammar import Forced, Grammar, TextGrammar
 from specframe.hookspecs import hookimpl
 from specframe.proposal import (
     Commit,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
     from specframe.stream import Result, Stream
     from specframe.target import Target, TargetSession, Ticket, Verification
+    from specframe.text import TokenBytes
     from specframe.transformers_target import TransformersTarget
 
 _LAZY = {
@@ -82,6 +84,7 @@ _LAZY = {
     "Target": "target",
     "TargetSession": "target",
     "Ticket": "target",
+    "TokenBytes": "text",
     "TransformersTarget": "transformers_target",
     "Verification": "target",
     "as_custom_generate": "custom_generate",
@@ -114,11 +117,13 @@ __all__ = [
     "EngineBusy",
     "Event",
     "Features",
+    "Forced",
     "GenerationError",
     "Grammar",
     "GrammarError",
     "Identity",
     "IncompatibleManifest",
+    "InvalidGrammar",
     "InvalidManifest",
     "InvalidRequest",
     "InvalidStrategy",
@@ -144,7 +149,9 @@ __all__ = [
     "TargetError",
     "TargetFacts",
     "TargetSession",
+    "TextGrammar",
     "Ticket",
+    "TokenBytes",
     "TokenView",
     "TransformersTarget",
     "UnknownName",

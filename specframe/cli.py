@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from specframe.plugins import DrafterEntry, Plugin
 
 SAMPLING = "Sampling (every one is off unless given; without a temperature, greedy)"
+GRAMMAR = "Grammar (at most one of the first four)"
 OUTPUT = "Output"
 
 
@@ -119,6 +121,30 @@ def generate(
     seed: Annotated[
         int | None, typer.Option(rich_help_panel=SAMPLING, help="Repeats a run; a fresh one is drawn and shown.")
     ] = None,
+    regex: Annotated[
+        str | None, typer.Option(rich_help_panel=GRAMMAR, help="The output matches this regular expression.")
+    ] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=GRAMMAR, help="It is JSON of the schema in this file."),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(
+            rich_help_panel=GRAMMAR, help="It is this text; give it for each allowed one.", show_default=False
+        ),
+    ] = None,
+    lark: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=GRAMMAR, help="It is of the Lark grammar in this file."),
+    ] = None,
+    grammar_tokenization: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=GRAMMAR, help="Forced text in 'any' spelling, or only in its 'canonical' one."),
+    ] = None,
+    grammar_after: Annotated[
+        str | None, typer.Option(rich_help_panel=GRAMMAR, help="The output is free up to this text.")
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -153,6 +179,12 @@ def generate(
         "min_new_tokens": min_new_tokens,
         "seed": seed,
         "stop": stop or None,
+        "regex": regex,
+        "json_schema": _file("json_schema", json_schema),
+        "choice": choice or None,
+        "lark": _file("lark", lark),
+        "grammar_tokenization": grammar_tokenization,
+        "grammar_after": grammar_after,
     }
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     arguments |= {"max_new_tokens": max_new_tokens, "log_probs": log_probs}
@@ -190,6 +222,17 @@ def _prompt(text: str, system: str | None, *, is_chat: bool) -> str | list[dict[
         return text
     opening = [{"role": "system", "content": system}] if system is not None else []
     return [*opening, {"role": "user", "content": text}]
+
+
+def _file(name: str, path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InvalidRequest(name, f"must be a file that can be read ({error.strerror})", path.name) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(name, f"must be a UTF-8 file ({error.reason})", path.name) from error
 
 
 def _stream_text(engine: Engine, prompt: Any, arguments: Mapping[str, Any]) -> Result:

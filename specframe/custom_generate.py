@@ -7,7 +7,7 @@ generation arguments, and nothing about rounds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,10 @@ _WANTED_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "outpu
 def as_custom_generate(strategy: str | Path | Strategy = "prompt_lookup") -> CustomGenerate:
     """Return a function for ``model.generate(**inputs, custom_generate=...)``.
 
-    ``generate`` gets four more arguments: ``spec_tokenizer``, ``spec_streamer`` (a transformers streamer), ``spec_stop`` (stop
-    strings, with the tokenizer) and ``spec_seed``; without a seed, sampling takes one from torch's global generator, so that
-    ``torch.manual_seed`` repeats it.
+    ``generate`` gets more arguments: ``spec_tokenizer``, ``spec_streamer`` (a transformers streamer), ``spec_stop`` (stop
+    strings, with the tokenizer), ``spec_seed`` (without one, sampling takes a seed from torch's global generator, so that
+    ``torch.manual_seed`` repeats it), and a grammar, with the tokenizer: one of ``spec_regex``, ``spec_json_schema``,
+    ``spec_choice`` and ``spec_lark``, with ``spec_grammar_tokenization`` and ``spec_grammar_after``; see ``Arguments``.
     """
     return CustomGenerate(strategy)
 
@@ -75,6 +76,12 @@ class CustomGenerate:
         spec_streamer: Any = None,
         spec_stop: str | Sequence[str] | None = None,
         spec_seed: int | None = None,
+        spec_regex: str | None = None,
+        spec_json_schema: Mapping[str, Any] | bool | str | None = None,
+        spec_choice: Sequence[str] | None = None,
+        spec_lark: str | None = None,
+        spec_grammar_tokenization: str = "any",
+        spec_grammar_after: str | int | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
         """Generate after ``input_ids``, ``[1, length]``, and return ``[1, length + generated]``, as ``generate`` does."""
@@ -92,6 +99,12 @@ class CustomGenerate:
             seed=spec_seed if generation_config.do_sample else None,
             policy=_policy(logits_processor, do_sample=bool(generation_config.do_sample)),
             criterion=_criterion(stopping_criteria),
+            regex=spec_regex,
+            json_schema=spec_json_schema,
+            choice=spec_choice,
+            lark=spec_lark,
+            grammar_tokenization=spec_grammar_tokenization,
+            grammar_after=spec_grammar_after,
             keep_prefix=False,  # the caller may change the weights before the next call
         )
         if spec_streamer is not None:

@@ -34,8 +34,8 @@ class DraftContext:
     def is_allowed(self, token: int) -> bool:
         return self._prefix.grammar is None or bool(self._prefix.mask(len(self._prefix))[token])
 
-    def is_complete(self) -> bool:
-        return self._prefix.is_complete(len(self._prefix))
+    def is_exhausted(self) -> bool:
+        return self._prefix.is_exhausted(len(self._prefix))
 
     def push(self, token: int) -> None:
         self._prefix.push(token)

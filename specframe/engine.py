@@ -13,6 +13,7 @@ from typing import Unpack, overload
 
 import attrs
 
+from specframe.constraint import Grammars
 from specframe.errors import GenerationError, IncompatibleManifest, InvalidRequest, SpecframeError
 from specframe.generation import Generation
 from specframe.manifest.collector import collect_all, of_target, weighed_target
@@ -62,6 +63,7 @@ class Engine:
             self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
         )
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
+        self._grammars = Grammars(loaded, target.facts)
         self._draft_identities: dict[str, Manifest] | None = None
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._is_closed = False
@@ -138,14 +140,9 @@ class Engine:
     def _request(self, prompt: Prompt, arguments: Arguments) -> Request:
         if self._is_closed:
             raise InvalidRequest("engine", "must be open", "closed", "make another one")
-        request = make_request(prompt, arguments, self.target.facts)
-        pinned = self.pin.decoding.sampling if self.pin is not None else None
-        if pinned is not None and sampling_digest(request.policy) != pinned:
-            raise InvalidRequest(
-                "policy",
-                f"must be the one that the strategy's manifest pins ({pinned})",
-                sampling_digest(request.policy),
-            )
+        request = make_request(prompt, arguments, self.target.facts, self._grammars.compile)
+        if self.pin is not None:
+            self._require_pinned_decoding(self.pin, request)
         return request
 
     def _stream(self, request: Request) -> Stream:
@@ -173,6 +170,16 @@ class Engine:
                 f"the strategy pins manifest '{name}', but this target states no identity; set one in its facts"
             )
         require_equal(pin, identity, name=name)
+
+    def _require_pinned_decoding(self, pin: Manifest, request: Request) -> None:
+        constraint = request.constraint
+        stated = {
+            "policy": (pin.decoding.sampling, sampling_digest(request.policy)),
+            "grammar": (pin.decoding.grammar, constraint.digest if constraint is not None else None),
+        }
+        for field, (pinned, digest) in stated.items():
+            if pinned is not None and digest != pinned:
+                raise InvalidRequest(field, f"must be the one that the strategy's manifest pins ({pinned})", digest)
 
     def _strings(self) -> list[str | None] | None:
         from specframe.manifest.tokens import token_strings

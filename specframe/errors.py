@@ -37,6 +37,19 @@ class InvalidRequest(SpecframeError, ValueError):
         super().__init__(f"'{field}' {rule} (got {value!r}){hint}")
 
 
+class InvalidGrammar(SpecframeError, ValueError):
+    """A grammar cannot be compiled, or no text of this tokenizer satisfies it; nothing was emitted.
+
+    ``language``, ``problem``, ``offset`` (of the character in the source, or None) carry the parts of the message.
+    """
+
+    def __init__(self, language: str, problem: str, *, offset: int | None = None, way_out: str = "") -> None:
+        self.language, self.problem, self.offset = language, problem, offset
+        where = f" at offset {offset}" if offset is not None else ""
+        hint = f"; {way_out}" if way_out else ""
+        super().__init__(f"{language} grammar: {problem}{where}{hint}")
+
+
 class InvalidStrategy(SpecframeError, ValueError):
     """A strategy or a drafter's options are not valid."""
 

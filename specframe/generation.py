@@ -23,7 +23,7 @@ from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round
 from specframe.random import CounterRandom, Random
 from specframe.records import DrafterShare, Event, RoundRecord
 from specframe.request import Request
-from specframe.rows import ChosenRow, Row
+from specframe.rows import CertainRow, ChosenRow, Row
 from specframe.stop import Stopper
 from specframe.strategy import Strategy
 from specframe.target import Target, Ticket, Verification
@@ -115,9 +115,10 @@ class Generation:
         marks = [time.perf_counter()]
         proposal = self._propose()
         marks.append(time.perf_counter())
-        verification = self._forward(proposal)
+        certain = self._certain_rows(proposal)
+        verification = self._forward(proposal, num_skipped=len(certain))
         marks.append(time.perf_counter())
-        verdict = self._verify(verification, proposal)
+        verdict = self._verify(verification, proposal, certain)
         marks.append(time.perf_counter())
         new_ids = self._commit(proposal, verdict)
         marks.append(time.perf_counter())
@@ -164,14 +165,27 @@ class Generation:
         rooms = [limit - len(self._prefix) for limit in limits if limit is not None]
         return min(self._max_room, self.stopper.remaining - 1, *rooms)
 
-    def _forward(self, proposal: Proposal) -> Verification:
+    def _certain_rows(self, proposal: Proposal) -> list[CertainRow]:
+        """Return the rows at the start of a proposal whose token the grammar alone decides; they need no logits."""
+        rows: list[CertainRow] = []
+        if self.request.log_probs or self._pipeline.processors:
+            return rows
+        start = len(self._prefix) - len(proposal)
+        for position in range(start, len(self._prefix)):
+            token = self._prefix.certain(position)
+            if token is None:
+                break
+            rows.append(CertainRow(token, position, self._target.facts.vocab_size))
+        return rows
+
+    def _forward(self, proposal: Proposal, *, num_skipped: int) -> Verification:
         ticket = self._ticket()
         if not self.records:
             return self._session.prefill(ticket, self.request.prompt_ids)
         pending = self._prefix.ids[len(self._prefix) - len(proposal) - 1]
-        return self._session.verify_linear(ticket, pending, proposal.ids)
+        return self._session.verify_linear(ticket, pending, proposal.ids, num_skipped=num_skipped)
 
-    def _verify(self, verification: Verification, proposal: Proposal) -> Verdict:
+    def _verify(self, verification: Verification, proposal: Proposal, certain: Sequence[CertainRow]) -> Verdict:
         start = len(self._prefix) - len(proposal)
         logits = verification.logits
         choices: list[Choice] = []
@@ -182,9 +196,11 @@ class Generation:
             self.request.policy.is_greedy and self._pipeline.is_plain(self._prefix) and logits.device.type != "cpu"
         )
 
-        def row_at(index: int) -> Row | ChosenRow:
+        def row_at(index: int) -> Row | ChosenRow | CertainRow:
+            if index < len(certain):
+                return certain[index]
             if not is_block:
-                return Row(logits[index], self._pipeline, self._prefix, start + index)
+                return Row(logits[index - len(certain)], self._pipeline, self._prefix, start + index)
             if not choices:
                 choices.extend(top_choices(logits))
             return ChosenRow(choices[index], start + index)

@@ -6,14 +6,25 @@ temperature (``policy.py``); row i of a block sees the state after ``proposal[:i
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-State = Hashable
+State = Any
+"""A state is its grammar's own: hashable, never changed, and not looked into by anyone else."""
+
+
+class Forced(NamedTuple):
+    """Text that a grammar forces, tokenised canonically.
+
+    ``ids`` are pieces that nothing after them can change; ``held`` the ones behind, which could still merge with what
+    follows. Both are empty where nothing is forced.
+    """
+
+    ids: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
 
 
 class Grammar(Protocol):
@@ -30,7 +41,23 @@ class Grammar(Protocol):
         """
 
     def advance(self, state: State, token: int) -> State:
-        """Return the state after an allowed token."""
+        """Return the state after an allowed token. Raises ``GrammarError`` for one that is not."""
 
     def is_final(self, state: State) -> bool:
         """Tell whether the text so far is complete."""
+
+
+@runtime_checkable
+class TextGrammar(Grammar, Protocol):
+    """A grammar over text: it tells the text that it forces, and may begin behind other text.
+
+    Forced text is not forced tokens: it has many spellings. It may be proposed, or declared to be spelled canonically
+    (``canonical.py``).
+    """
+
+    @property
+    def start_inside(self) -> State:
+        """The state before the grammar's text where it follows other text of the same output."""
+
+    def forced(self, state: State) -> Forced:
+        """Return the text that must come next, as token ids; nothing where it may end or go on in two ways."""

@@ -39,7 +39,12 @@ class RegisterGrammar(Protocol):
     """The function that ``specframe_register_grammars`` receives."""
 
     def __call__(self, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
-        """Register a grammar language under a name: ``compile(source, facts)`` returns a ``Grammar``."""
+        """Register a grammar language under a name; ``api`` is 1.
+
+        ``compile(source, facts)`` returns a ``Grammar``, a ``TextGrammar`` if it can; ``facts.stop_ids`` are the request's. It
+        raises ``InvalidGrammar`` for a source that it cannot honour. An engine keeps what it returns and uses it for any
+        number of requests.
+        """
 
 
 @hookspec

@@ -43,6 +43,7 @@ class GrammarEntry:
 
     name: str
     compile: Callable[[str, TargetFacts], Grammar]
+    plugin: str = "a plugin"
 
 
 @attrs.define
@@ -161,7 +162,7 @@ def register_drafter(
 def register_grammar(plugin: Plugin, name: str, compile: Callable[[str, TargetFacts], Grammar], *, api: int) -> None:
     """Add a grammar language to a plugin; see ``hookspecs.RegisterGrammar``."""
     _check_entry(plugin, "grammar", name, api, plugin.grammars)
-    plugin.grammars[name] = GrammarEntry(name, compile)
+    plugin.grammars[name] = GrammarEntry(name, compile, str(plugin))
 
 
 def _check_entry(plugin: Plugin, kind: str, name: str, api: int, known: Mapping[str, Any]) -> None:

@@ -190,6 +190,8 @@ class Pipeline:
             mask = torch.tensor(prefix.mask(length), device=scores.device)  # a copy: the grammar's own may be read-only
             if mask.shape != scores.shape:
                 raise GrammarError(f"the grammar's mask has shape {list(mask.shape)}, the logits {list(scores.shape)}")
+            if not mask.any():
+                raise GrammarError("the grammar allows no token here: no text of this tokenizer completes it")
             scores = scores.masked_fill(~mask, -torch.inf)
         return scores
 

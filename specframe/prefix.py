@@ -26,6 +26,7 @@ class Prefix:
         self.grammar = grammar
         self._device = device
         self._states: list[State] = [grammar.start] if grammar is not None else []
+        self._masks: dict[int, npt.NDArray[np.bool_]] = {}  # of the positions of this round
         self._buffer: torch.Tensor | None = None
         self._num_buffered = 0
 
@@ -40,6 +41,7 @@ class Prefix:
         """Drop every id at ``length`` and beyond."""
         del self.ids[length:]
         del self._states[max(1, length - self.num_prompt + 1) :]
+        self._masks = {position: mask for position, mask in self._masks.items() if position == length}
         self._num_buffered = min(self._num_buffered, length)
 
     def tensor(self, length: int) -> torch.Tensor:
@@ -68,12 +70,26 @@ class Prefix:
     def mask(self, length: int) -> npt.NDArray[np.bool_]:
         """Return which ids the grammar allows at position ``length``, ``[vocab]``. Raises ``GrammarError``."""
         assert self.grammar is not None
-        state = self.state(length)
-        with _blamed_on_grammar():
-            mask = np.asarray(self.grammar.mask(state))
-        if mask.dtype != np.bool_:
-            raise GrammarError(f"the grammar's mask must be of bool (got {mask.dtype})")
-        return mask
+        found = self._masks.get(length)
+        if found is None:
+            state = self.state(length)
+            with _blamed_on_grammar():
+                found = np.asarray(self.grammar.mask(state))
+            if found.dtype != np.bool_:
+                raise GrammarError(f"the grammar's mask must be of bool (got {found.dtype})")
+            self._masks[length] = found
+        return found
+
+    def certain(self, length: int) -> int | None:
+        """Return the one id that the grammar allows at position ``length``, or None where it allows another number of them."""
+        if self.grammar is None:
+            return None
+        mask = self.mask(length)
+        return int(mask.argmax()) if np.count_nonzero(mask) == 1 else None
+
+    def is_exhausted(self, length: int) -> bool:
+        """Whether the grammar allows no id at position ``length``: its text is complete, or has run into a dead end."""
+        return self.grammar is not None and not self.mask(length).any()
 
     def is_complete(self, length: int) -> bool:
         """Whether the grammar's text is complete at ``length`` and nothing may follow, not even a stop id."""
@@ -81,7 +97,8 @@ class Prefix:
             return False
         state = self.state(length)
         with _blamed_on_grammar():
-            return bool(self.grammar.is_final(state)) and not self.mask(length).any()
+            is_final = bool(self.grammar.is_final(state))
+        return is_final and self.is_exhausted(length)
 
 
 @contextmanager

@@ -250,7 +250,7 @@ class RoundContext(Protocol):
     def is_allowed(self, token: int) -> bool:
         """Tell whether the grammar, if any, allows the id after the prefix."""
 
-    def is_complete(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Tell whether the grammar, if any, allows nothing after the prefix."""
 
     def draw(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None, node: int) -> Drawn:
@@ -350,7 +350,7 @@ class Round:
     def _append(self, token: int, law: Law) -> None:
         self._proposal.append(token, law, self._drafter)
         self._context.push(token)
-        self._is_ended = token in self._stop_ids or self._context.is_complete()
+        self._is_ended = token in self._stop_ids or self._context.is_exhausted()
 
     def _check_id(self, token: int) -> int:
         try:

@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 import attrs
 import torch
 
+from specframe.constraint import Constraint, in_force, read_constraint
 from specframe.errors import InvalidRequest
 from specframe.grammar import Grammar
 from specframe.policy import SamplingPolicy
@@ -22,6 +23,9 @@ from specframe.random import fresh_seed
 from specframe.stop import StopStrings, as_stop_strings
 
 DEFAULT_MAX_NEW_TOKENS = 256
+Compile = Callable[[Constraint, frozenset[int]], Grammar]
+"""Returns the grammar of a constraint under a request's stop ids."""
+
 _POLICY_FIELDS = frozenset(field.name for field in attrs.fields(SamplingPolicy))
 
 
@@ -29,8 +33,11 @@ class Arguments(TypedDict, total=False):
     """What ``generate`` and ``stream`` take beside the prompt; every field of ``SamplingPolicy`` stands here by name.
 
     ``max_new_tokens``: the budget, 256 by default; ``stop``: strings that end the output; ``stop_ids``: ids that do, instead
-    of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them; ``grammar``: a
-    ``Grammar``; ``policy``: all sampling fields at once, instead of single ones; ``criterion``: called with the ids so far,
+    of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them; ``regex``,
+    ``json_schema`` (an object, or its JSON text), ``choice`` (a list of texts), ``lark`` or ``grammar`` (a ``Grammar`` made by
+    hand): at most one, to which the whole output is held; ``grammar_tokenization``: ``any`` (every spelling of the text) or
+    ``canonical`` (forced text is spelled by its canonical tokens alone); ``grammar_after``: a text or an id before which the
+    output is free; ``policy``: all sampling fields at once, instead of single ones; ``criterion``: called with the ids so far,
     ``[1, length]``, after each emitted token, and ends the output by returning True; ``keep_prefix``: whether later requests
     may reuse the target's cache, True by default.
     """
@@ -41,6 +48,12 @@ class Arguments(TypedDict, total=False):
     seed: int | None
     log_probs: bool
     grammar: Grammar | None
+    regex: str | None
+    json_schema: Mapping[str, Any] | bool | str | None
+    choice: Sequence[str] | None
+    lark: str | None
+    grammar_tokenization: str
+    grammar_after: str | int | None
     policy: SamplingPolicy | None
     criterion: Callable[[torch.Tensor], bool] | None
     keep_prefix: bool
@@ -64,8 +77,8 @@ class Arguments(TypedDict, total=False):
 class Request:
     """A checked request.
 
-    ``seed`` is None when greedy; ``sample`` numbers generations of a prompt; ``keep_prefix``: whether the target's cache may
-    serve later requests.
+    ``seed`` is None when greedy; ``sample`` numbers generations of a prompt; ``grammar`` is the one in force, ``constraint``
+    what it was compiled from, or None; ``keep_prefix``: whether the target's cache may serve later requests.
     """
 
     prompt_ids: tuple[int, ...]
@@ -76,37 +89,53 @@ class Request:
     seed: int | None = None
     sample: int = 0
     grammar: Grammar | None = None
+    constraint: Constraint | None = None
     log_probs: bool = False
     keep_prefix: bool = True
     criterion: Callable[[torch.Tensor], bool] | None = None
 
 
-def make_request(prompt: Prompt, arguments: Mapping[str, Any], facts: TargetFacts) -> Request:
-    """Return the checked request. Raises ``InvalidRequest``."""
+def make_request(prompt: Prompt, arguments: Mapping[str, Any], facts: TargetFacts, compile: Compile) -> Request:
+    """Return the checked request, its grammar compiled. Raises ``InvalidRequest``, and what ``compile`` raises."""
     _check_names(arguments)
     policy = _policy(arguments)
     policy.check_ids(facts.vocab_size)
     strings = as_stop_strings(arguments.get("stop"))
     if strings.strings and facts.tokenizer is None:
         raise InvalidRequest("stop", "needs a target with a tokenizer", strings.strings, "use stop_ids")
-    grammar, criterion = arguments.get("grammar"), arguments.get("criterion")
-    if grammar is not None and not all(hasattr(grammar, name) for name in ("start", "mask", "advance", "is_final")):
-        raise InvalidRequest("grammar", "must be a Grammar (start, mask, advance, is_final)", grammar)
+    constraint = read_constraint(arguments, facts)
+    criterion = arguments.get("criterion")
     if criterion is not None and not callable(criterion):
         raise InvalidRequest("criterion", "must be a function of the ids so far", criterion)
     seed = arguments.get("seed")
     seed = fresh_seed() if seed is None else integer("seed", seed, 0, 2**64 - 1)
+    stop_ids = _stop_ids(arguments.get("stop_ids"), facts)
     return Request(
         prompt_ids=encode(prompt, facts),
         budget=integer("max_new_tokens", arguments.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS), 0),
         policy=policy,
-        stop_ids=_stop_ids(arguments.get("stop_ids"), facts),
+        stop_ids=stop_ids,
         stop_strings=strings,
         seed=None if policy.is_greedy else seed,
-        grammar=grammar,
+        grammar=compile(constraint, stop_ids) if constraint is not None else _grammar(arguments, facts, stop_ids),
+        constraint=constraint,
         log_probs=_flag("log_probs", arguments.get("log_probs", False)),
         keep_prefix=_flag("keep_prefix", arguments.get("keep_prefix", True)),
         criterion=criterion,
+    )
+
+
+def _grammar(arguments: Mapping[str, Any], facts: TargetFacts, stop_ids: frozenset[int]) -> Grammar | None:
+    grammar = arguments.get("grammar")
+    if grammar is None:
+        return None
+    if not all(hasattr(grammar, name) for name in ("start", "mask", "advance", "is_final")):
+        raise InvalidRequest("grammar", "must be a Grammar (start, mask, advance, is_final)", grammar)
+    return in_force(
+        grammar,
+        arguments.get("grammar_tokenization", "any"),
+        arguments.get("grammar_after"),
+        attrs.evolve(facts, stop_ids=stop_ids),
     )
 
 

@@ -5,8 +5,10 @@ Joins a row, the pipeline and the prefix that the row is conditioned on; knows n
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from specframe.distribution import Distribution
@@ -28,6 +30,20 @@ class Row:
 
     def distribution(self) -> Distribution:
         return self._pipeline.distribution(self._logits, self._prefix, self.position)
+
+
+class CertainRow(NamedTuple):
+    """A row that needs no logits: its support is one id."""
+
+    token: int
+    position: int
+    vocab_size: int
+
+    def choose(self) -> Choice:
+        return Choice(self.token, math.inf)
+
+    def distribution(self) -> Distribution:
+        return Distribution(np.array([self.token]), np.zeros(1), self.vocab_size)
 
 
 class ChosenRow(NamedTuple):

@@ -25,8 +25,8 @@ class Ticket(NamedTuple):
 class Verification(NamedTuple):
     """Rows of one target call, provisional until the engine commits a prefix of what was fed.
 
-    ``logits``: ``[1 + num_proposed, vocab]``, the target's dtype and device; row i predicts proposal i, the last row the
-    extra token. The rows belong to the caller. ``kernel``: the kernel contract that computed
+    ``logits``: ``[1 + num_proposed - num_skipped, vocab]``, the target's dtype and device; with none skipped row i predicts
+    proposal i, the last row the extra token. The rows belong to the caller. ``kernel``: the kernel contract that computed
     them; ``num_forwards``: how many forwards it took (a prefill takes one a chunk, or none for a prompt that is cached).
     """
 
@@ -49,9 +49,12 @@ class TargetSession(Protocol):
     def prefill(self, ticket: Ticket, prompt_ids: Sequence[int]) -> Verification:
         """Feed the part of the prompt that is not cached, commit it, and return the row that predicts the first token."""
 
-    def verify_linear(self, ticket: Ticket, pending: int, proposal: Sequence[int]) -> Verification:
+    def verify_linear(
+        self, ticket: Ticket, pending: int, proposal: Sequence[int], *, num_skipped: int = 0
+    ) -> Verification:
         """Feed the pending id and the proposal after the committed ids; zero proposals is the plain decode step.
 
+        Nobody reads the first ``num_skipped`` rows, at most one for each proposal: they need no logits and are left out.
         Ordinary causal masking; positions continue the committed length. What was fed is provisional. Raises
         ``TargetError`` when the forward fails; the provisional tail is then gone.
         """

@@ -161,12 +161,14 @@ class TransformersSession:
         return Verification(logits, num_forwards=num_forwards)
 
     @torch.inference_mode()
-    def verify_linear(self, ticket: Ticket, pending: int, proposal: Sequence[int]) -> Verification:
+    def verify_linear(
+        self, ticket: Ticket, pending: int, proposal: Sequence[int], *, num_skipped: int = 0
+    ) -> Verification:
         """Feed the pending id and the proposal; row i predicts proposal i, the last row the extra token."""
         self._check(ticket)
         if self._cache.num_provisional:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
-        return Verification(self._feed(ticket, (pending, *proposal), num_rows=1 + len(proposal)))
+        return Verification(self._feed(ticket, (pending, *proposal), num_rows=1 + len(proposal) - num_skipped))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Commit the first ``num_tokens`` of what was fed and roll back the rest."""

@@ -379,7 +379,7 @@ def test_plugins_are_listed_as_text(
     run: Callable[..., Outcome], strangers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Options stand as a strategy file spells them; a disabled plugin is there and says so."""
-    monkeypatch.setenv("SPECFRAME_DISABLE_PLUGINS", "prompt_lookup")
+    monkeypatch.setenv("SPECFRAME_DISABLE_PLUGINS", "specframe")  # the distribution: all first-party plugins
     text = run("plugins").out
 
     assert text == (
@@ -390,8 +390,12 @@ def test_plugins_are_listed_as_text(
         '    names = ["a", "b"]\n'
         "    faces = [1, 6]\n"
         "  grammar abnf\n"
+        f"draft_model  (specframe {__version__})\n"
+        "  disabled\n"
         "glass  (glass-dist 0.1)\n"
         "  broken: RuntimeError: it fell\n"
+        f"grammar  (specframe {__version__})\n"
+        "  disabled\n"
         f"prompt_lookup  (specframe {__version__})\n"
         "  disabled\n"
     )
@@ -438,3 +442,40 @@ def test_the_demo_target_says_the_same_with_a_drafter(run: Callable[..., Outcome
     assert plain["text"] == drafted["text"]
     assert plain["token_ids"] == drafted["token_ids"]
     assert drafted["stats"]["drafters"]["prompt_lookup"]["num_accepted"] > 0
+
+
+def test_grammars_reach_the_engine(run: Callable[..., Outcome], engine: FakeEngine, tmp_path: Path) -> None:
+    """Sources from the line and from files; what is not given is not passed."""
+    (tmp_path / "schema.json").write_text('{"type": "integer"}', encoding="utf-8-sig")
+    (tmp_path / "rules.lark").write_text("start: /é/", encoding="utf-8")
+    cases = {
+        ("--regex", r"\d+", "--grammar-tokenization", "canonical"): {
+            "regex": r"\d+",
+            "grammar_tokenization": "canonical",
+        },
+        ("--json-schema", str(tmp_path / "schema.json")): {"json_schema": '{"type": "integer"}'},
+        ("--lark", str(tmp_path / "rules.lark")): {"lark": "start: /é/"},
+        ("--choice", "yes", "--choice", "no", "--grammar-after", "So:"): {
+            "choice": ["yes", "no"],
+            "grammar_after": "So:",
+        },
+    }
+    for arguments, expected in cases.items():
+        assert run("generate", "Hi", *arguments).code == 0
+        assert engine.arguments == {"max_new_tokens": 256, "log_probs": False, **expected}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "must be a file that can be read"), (b"\xff", "must be a UTF-8 file")]
+)
+def test_grammar_files_that_cannot_be_read_are_told(
+    run: Callable[..., Outcome], engine: FakeEngine, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    """One line, before any model is loaded."""
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    outcome = run("generate", "Hi", "--json-schema", str(path))
+    assert outcome.code == 2
+    assert engine.loaded == {}
+    assert f"error: 'json_schema' {message}" in outcome.err

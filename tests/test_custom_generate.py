@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 
 import numpy as np
@@ -366,3 +367,24 @@ def test_a_failing_streamer_leaves_the_function_usable(model):
     with pytest.raises(OSError, match="pipe closed"):
         model.generate(**arguments(), custom_generate=function, spec_streamer=Broken())
     assert torch.equal(model.generate(**arguments(), custom_generate=function), model.generate(**arguments()))
+
+
+def test_a_grammar_holds_under_generate():
+    """The text matches, with and without drafts; the tokenizer is needed for it."""
+    tokenizer = byte_tokenizer()
+    model = tiny_model(vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id)
+    prompt = torch.tensor([list(b"name: ")])
+    found = [
+        model.generate(
+            **arguments(prompt, max_new_tokens=30),
+            custom_generate=as_custom_generate(strategy),
+            spec_tokenizer=tokenizer,
+            spec_regex="(?:é|x){2}, done",
+            spec_grammar_tokenization="canonical",
+        )[0, prompt.shape[1] :].tolist()
+        for strategy in ("none", "grammar")
+    ]
+    assert found[0] == found[1]
+    assert re.fullmatch("(?:é|x){2}, done", tokenizer.decode(found[0], skip_special_tokens=True))
+    with pytest.raises(InvalidRequest, match="'regex' needs a target with a tokenizer"):
+        model.generate(**arguments(prompt), custom_generate=as_custom_generate("none"), spec_regex="a")

@@ -439,5 +439,5 @@ def test_a_mask_of_another_width_is_an_error():
 def test_an_empty_mask_is_an_error():
     """Prevents a grammar without a way out from emitting token 0 for ever."""
     row = pipeline(SamplingPolicy(temperature=1.0), 5)
-    with pytest.raises(NotADistribution, match="no valid token"):
+    with pytest.raises(GrammarError, match="allows no token here"):
         row.distribution(torch.zeros(5), prefix([0], 1, Only(set(), 5)), 1)

@@ -20,7 +20,7 @@ class Context:
     def __init__(self, ids, forbidden=()):
         self.ids, self.forbidden, self.draws = list(ids), set(forbidden), []
 
-    def is_complete(self):
+    def is_exhausted(self):
         return False
 
     def is_allowed(self, token):

@@ -33,7 +33,7 @@ COVERS = {
     "adapter-v1": "an adapter's configuration without paths and versions, and its tensors as weights-v1",
     "output-map-v1": "the target id of every output column of a reduced head, in order",
     "sampling-v1": "every field of a sampling policy; a caller's own processors by their qualified names only",
-    "grammar-v1": "a grammar's language and source text",
+    "grammar-v1": "a grammar's language and source text, its tokenisation and the marker that it begins behind",
 }
 
 _SHAPE = re.compile(r"([a-z-]+)-v(\d+):sha256:[0-9a-f]{64}")
@@ -70,9 +70,9 @@ def sampling_digest(policy: Any) -> str:
     return digest("sampling-v1", fields)
 
 
-def grammar_digest(language: str, source: str) -> str:
-    """Return the digest of a grammar, such as ``("regex", r"\\d+")``."""
-    return digest("grammar-v1", [language, source])
+def grammar_digest(language: str, source: str, *, tokenization: str = "any", after: str | int | None = None) -> str:
+    """Return the digest of a grammar, such as ``("regex", r"\\d+")``, and of how it is put in force."""
+    return digest("grammar-v1", [language, source, tokenization, after])
 
 
 def _plain(value: Any) -> Any:

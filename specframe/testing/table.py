@@ -135,8 +135,10 @@ class TableSession:
         self._is_prefilled, self.num_provisional = True, 0
         return Verification(logits)
 
-    def verify_linear(self, ticket: Ticket, pending: int, proposal: Sequence[int]) -> Verification:
-        """Feed the pending id and the proposal, and return the row after each."""
+    def verify_linear(
+        self, ticket: Ticket, pending: int, proposal: Sequence[int], *, num_skipped: int = 0
+    ) -> Verification:
+        """Feed the pending id and the proposal, and return the row after each, without the first ``num_skipped``."""
         self._check(ticket)
         if not self._is_prefilled:
             raise CacheError("verify_linear was called before prefill")
@@ -144,7 +146,9 @@ class TableSession:
             raise CacheError(f"verify_linear was called with {self.num_provisional} provisional ids not yet committed")
         fed = [pending, *proposal]
         self._check_fed(fed, len(self._target.cached_ids))
-        return Verification(self._feed(ticket, "verify", fed, num_rows=len(fed)))
+        if not 0 <= num_skipped <= len(proposal):
+            raise CacheError(f"cannot skip {num_skipped} rows of {len(fed)}: the last is always read")
+        return Verification(self._feed(ticket, "verify", fed, num_rows=len(fed) - num_skipped))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Keep the first ``num_tokens`` provisional ids and drop the rest."""

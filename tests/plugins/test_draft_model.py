@@ -134,7 +134,7 @@ def propose(session, text, offered, data, made):
         def is_allowed(self, token):
             return True
 
-        def is_complete(self):
+        def is_exhausted(self):
             return False
 
         def push(self, token):

@@ -46,7 +46,7 @@ class FakeContext:
         self.ids: Sequence[int] = ids
         self._ids, self._forbidden = ids, forbidden
 
-    def is_complete(self) -> bool:
+    def is_exhausted(self) -> bool:
         return False
 
     def is_allowed(self, token: int) -> bool:

@@ -1,0 +1,111 @@
+"""Constraints behind a marker: where they begin, what is free before, and what may not stand between (case H5)."""
+
+import numpy as np
+import pytest
+from grammars import FACTS, STOP_IDS, TOKENIZER, allowed
+
+from specframe import GrammarError
+from specframe.grammar import Forced, TextGrammar
+from specframe.marker import AfterMarker, Behind
+
+X, Y = ord("x"), ord("y")
+
+
+class Once:
+    """The id of `y`, then a stop id; it is told where it begins."""
+
+    start, start_inside = "start", "inside"
+
+    def mask(self, state):
+        return np.isin(np.arange(len(TOKENIZER)), [Y] if state != "end" else [*STOP_IDS])
+
+    def advance(self, state, token):
+        if not self.mask(state)[token]:
+            raise GrammarError("not allowed")
+        return "end"
+
+    def is_final(self, state):
+        return state == "end"
+
+    def forced(self, state):
+        return Forced((Y,)) if state != "end" else Forced()
+
+
+def test_before_an_id_everything_but_stop_ids_is_free():
+    grammar = AfterMarker(Once(), 9, FACTS)
+    assert isinstance(grammar, TextGrammar)
+    assert {*range(len(TOKENIZER))} - {*allowed(grammar)} == STOP_IDS
+    state = grammar.advance(grammar.start, X)
+    assert state == grammar.start
+    assert not grammar.is_final(state)
+    assert grammar.forced(state) == Forced()
+
+
+def test_the_mask_switches_behind_the_marker():
+    """Behind it the grammar's text is not the first of the output."""
+    grammar = AfterMarker(Once(), 9, FACTS)
+    state = grammar.advance(grammar.start, 9)
+    assert state == Behind("inside")
+    assert np.flatnonzero(grammar.mask(state)).tolist() == [Y]
+    assert grammar.forced(state) == Forced((Y,))
+    end = grammar.advance(state, Y)
+    assert grammar.is_final(end)
+    assert {*np.flatnonzero(grammar.mask(end)).tolist()} == STOP_IDS
+
+
+def test_a_text_may_be_spelled_by_any_tokens():
+    """`xay` is one id of the byte tokenizer, and three."""
+    grammar = AfterMarker(Once(), "ay", FACTS)
+    piece = TOKENIZER.convert_tokens_to_ids("xay")
+    assert grammar.advance(grammar.start, piece) == Behind("inside")
+    state = grammar.start
+    for token, expected in ((ord("a"), 1), (ord("a"), 1), (X, 0), (ord("a"), 1)):
+        state = grammar.advance(state, token)
+        assert state == expected
+    assert grammar.advance(state, Y) == Behind("inside")
+
+
+def test_no_text_stands_between_the_marker_and_the_constrained_text():
+    """A token that holds the marker's end and more is not allowed; one that ends with it is."""
+    grammar = AfterMarker(Once(), "xa", FACTS)
+    piece = TOKENIZER.convert_tokens_to_ids("xay")
+    assert not grammar.mask(grammar.start)[piece]
+    assert grammar.mask(grammar.start)[TOKENIZER.convert_tokens_to_ids("abc")]
+    partly = grammar.advance(grammar.start, X)
+    assert not grammar.mask(partly)[TOKENIZER.convert_tokens_to_ids("ab")]
+    assert grammar.mask(partly)[ord("a")]
+
+
+def test_markers_that_overlap_themselves_are_found():
+    """`aab` in `aaab`: the text goes on being compared where it may still begin."""
+    grammar = AfterMarker(Once(), "aab", FACTS)
+    state = grammar.start
+    for token in b"aaab":
+        state = grammar.advance(state, token)
+    assert isinstance(state, Behind)
+
+
+def test_a_special_token_is_found_by_its_name():
+    """Special ids add no text, so that their text is never seen in an output."""
+    grammar = AfterMarker(Once(), "<s>", FACTS)
+    assert isinstance(grammar.advance(grammar.start, TOKENIZER.convert_tokens_to_ids("<s>")), Behind)
+
+
+def test_a_grammar_without_text_may_stand_behind_a_marker():
+    class Plain:
+        start = "end"
+
+        def mask(self, state):
+            return Once().mask(state)
+
+        def advance(self, state, token):
+            return state
+
+        def is_final(self, state):
+            return True
+
+    grammar = AfterMarker(Plain(), 9, FACTS)
+    assert grammar.advance(0, 9) == Behind("end")
+    assert grammar.forced(Behind("end")) == Forced()
+    with pytest.raises(GrammarError):
+        AfterMarker(Once(), 9, FACTS).advance(Behind("inside"), X)
