@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import transformers
 
-from specframe.bench.arms import Arm, EngineArm, TransformersArm, lookup_strategy
+from specframe.bench.arms import Arm, BareLoopArm, EngineArm, TransformersArm, lookup_strategy
 from specframe.bench.overhead import copied_per_round, outside_forwards
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import core_workload
@@ -107,6 +107,7 @@ def run(
     arms: dict[str, Arm] = {
         "library plain": plain,
         "library plain again": plain,
+        "bare loop": BareLoopArm(target),
         "library lookup, equal settings": library["library lookup 10, ngram 2"],
         "library lookup, best": library[best_library],
         **engine_arms,
@@ -121,6 +122,7 @@ def run(
         "control_a_a": test.compare("library plain again", "library plain"),
         "over_library_plain": {name: _by_kind(test, name, "library plain") for name in arms if name != "library plain"},
         "plain_over_library_plain": test.compare("plain", "library plain"),
+        "plain_over_bare_loop": test.compare("plain", "bare loop"),
         "lookup_over_library_lookup_equal_settings": _by_kind(
             test, "lookup, equal settings", "library lookup, equal settings"
         ),

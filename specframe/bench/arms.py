@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from transformers import DynamicCache
 
 from specframe.engine import Engine
 from specframe.strategy import DrafterUse, Length, Strategy
@@ -42,6 +43,28 @@ class TransformersArm:
 
     def reset(self) -> None:
         """Do nothing: ``generate`` keeps nothing."""
+
+
+class BareLoopArm:
+    """Nothing but forwards over the library's own cache and an argmax: what plain decoding through transformers cannot beat."""
+
+    def __init__(self, target: TransformersTarget) -> None:
+        self._target = target
+
+    @torch.inference_mode()
+    def __call__(self, prompt_ids: Sequence[int], max_new_tokens: int) -> tuple[int, ...]:
+        cache = DynamicCache(config=self._target.model.config)
+        inputs, new_ids = torch.tensor([list(prompt_ids)]), []
+        for _ in range(max_new_tokens):
+            token = int(self._target.rows(inputs, cache)[0].argmax())
+            new_ids.append(token)
+            if token in self._target.facts.stop_ids:
+                break
+            inputs = torch.tensor([[token]])
+        return tuple(new_ids)
+
+    def reset(self) -> None:
+        """Do nothing: the loop keeps nothing."""
 
 
 class EngineArm:
