@@ -72,9 +72,9 @@ def law(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSes
                 opened = super().open(*args, **kwargs)
                 verify_linear = opened.verify_linear
 
-                def noted(ticket, pending, proposal):
+                def noted(ticket, pending, proposal, **options):
                     draws.note((pending, *proposal))
-                    return verify_linear(ticket, pending, proposal)
+                    return verify_linear(ticket, pending, proposal, **options)
 
                 opened.verify_linear = noted
                 return opened
