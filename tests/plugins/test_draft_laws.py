@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from specframe.cache import TransactionalCache
+from specframe.constraint import Grammars
 from specframe.generation import Generation
+from specframe.plugins import Plugins
 from specframe.request import make_request
 from specframe.strategy import Length, Strategy
 from specframe.testing import TableTarget, integrate
@@ -82,7 +84,8 @@ def law(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSes
         target = Target(target_row, vocab_size=VOCAB, order=2)
         ids = torch.tensor(target_ids) if target_ids is not None else None
         made = Drafter(Network(TableRunner(draft_row, draws.note), ids), DraftModelOptions(model="unused", **options))
-        request = make_request((0, 1), {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0}, target.facts)
+        arguments = {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0}
+        request = make_request((0, 1), arguments, target.facts, Grammars(Plugins([]), target.facts).compile)
         strategy = Strategy(verifier="residual", length=Length(max_tokens=2))
         passing = Passing(draws)
         generation = Generation(target, {"d": made}, strategy, request, request_id=1, table=None, random=passing)
