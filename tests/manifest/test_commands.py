@@ -192,6 +192,9 @@ def test_a_model_id_is_found_in_the_hub_cache(copy_of, tmp_path):
     arguments = [sys.executable, "-m", "specframe.cli", "manifest", "create", "someone/model", "--json"]
     done = subprocess.run(arguments, capture_output=True, text=True, env=surroundings, check=True)
     assert json.loads(done.stdout)["digest"] == expected.digest
+    script = "import specframe; print(specframe.load('someone/model').identity.digest)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=surroundings, check=True)
+    assert done.stdout == f"{expected.digest}\n"
 
 
 def test_the_package_is_cheap_to_import():
