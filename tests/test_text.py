@@ -211,7 +211,7 @@ _demo = []
 def demo_tokenizer():
     if not _demo:
         pytest.importorskip("specframe.demo")
-        from specframe.demo import demo_folder
+        from specframe.demo import convert_gguf, demo_file
 
-        _demo.append(transformers.AutoTokenizer.from_pretrained(demo_folder()))
+        _demo.append(transformers.AutoTokenizer.from_pretrained(convert_gguf(demo_file())))
     return _demo[0]

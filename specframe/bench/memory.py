@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from specframe.files import write_whole
+
 if TYPE_CHECKING:
     import torch
 
@@ -145,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
         results.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
     text = json.dumps({"what": "bytes, float32, one request", "strategies": results}, indent=2) + "\n"
     if options.output:
-        options.output.write_text(text, encoding="utf-8")
+        write_whole(options.output, text)
     print(text)
     return 0
 

@@ -31,7 +31,7 @@ from specframe.manifest.tensors import (
 if TYPE_CHECKING:
     from specframe.target import Target
 
-_OUTPUT_MAP = "target_ids.json"
+OUTPUT_MAP = "target_ids.json"
 _HEAD = "lm_head.weight"
 _SMALL_FILES = frozenset((".json", ".jinja", ".model", ".txt", ".tiktoken"))
 _LICENSE = re.compile(r"\A---\r?\n(?:(?!---).*\n)*?license:[ \t]*[\"']?([\w.+-]+)")  # within the card's front matter
@@ -283,14 +283,14 @@ def _tensor_files(folder: Path) -> list[Path]:
 
 
 def _output_ids(folder: Path | None) -> list[int] | None:
-    if folder is None or not (folder / _OUTPUT_MAP).is_file():
+    if folder is None or not (folder / OUTPUT_MAP).is_file():
         return None
     try:
-        ids = json.loads((folder / _OUTPUT_MAP).read_text(encoding="utf-8"))
+        ids = json.loads((folder / OUTPUT_MAP).read_text(encoding="utf-8"))
     except ValueError:
         ids = None
     if not isinstance(ids, list) or any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
-        raise InvalidRequest("model", f"must hold a list of target ids in {_OUTPUT_MAP}", folder.name)
+        raise InvalidRequest("model", f"must hold a list of target ids in {OUTPUT_MAP}", folder.name)
     return [max(token, -1) for token in ids]
 
 

@@ -17,10 +17,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specframe.errors import InvalidRequest, UnsupportedModel
+from specframe.manifest.collector import OUTPUT_MAP
 from specframe.train.corpus import Shard
 
 BORROWS = "specframe_borrows"
-TARGET_IDS = "target_ids.json"
 
 
 def choose_layers(num_target: int, num_draft: int) -> list[int]:
@@ -108,4 +108,4 @@ def save_draft(
     tokenizer.save_pretrained(folder)
     tensors = {name: parameter.detach().to(dtype).contiguous() for name, parameter in own_parameters(draft)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / TARGET_IDS).write_text(json.dumps(list(target_ids)), encoding="utf-8")
+    (folder / OUTPUT_MAP).write_text(json.dumps(list(target_ids)), encoding="utf-8")
