@@ -16,11 +16,14 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specframe.errors import CacheError
 
-_GRANULE = 64
+GRANULE = 64
 
 
 class BufferLayer(CacheLayerMixin):
-    """One layer's keys and values, ``[1, heads, capacity, head_dim]``, of which the first ``length`` positions count."""
+    """One layer's keys and values, ``[1, heads, capacity, head_dim]``, of which the first ``length`` positions count.
+
+    Attention is shown a multiple of ``granule`` positions, and a mask hides those that do not count; they are zero then.
+    """
 
     is_sliding = False  # every key is kept; a window is the mask's business
     is_croppable = True
@@ -29,6 +32,7 @@ class BufferLayer(CacheLayerMixin):
         super().__init__()  # type: ignore[no-untyped-call]  # the library's own
         self.length = 0
         self.reserved = 0
+        self.granule = 1
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Make buffers like the first states."""
@@ -41,7 +45,7 @@ class BufferLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write new states after the first ``length`` and return views up to their end."""
+        """Write new states after the first ``length`` and return views up to their end, or the next ``granule``."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start, end = self.length, self.length + key_states.shape[2]
@@ -52,7 +56,19 @@ class BufferLayer(CacheLayerMixin):
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        seen = _round_up(end, self.granule)
+        return self.keys[:, :, :seen], self.values[:, :, :seen]
+
+    def cut(self, length: int) -> None:
+        """Drop what stands at ``length`` and after."""
+        if length >= self.length:
+            return
+        if self.granule > 1 and self.is_initialized:
+            # Attention multiplies what its mask hides by zero, which a NaN would survive.
+            assert self.keys is not None and self.values is not None
+            self.keys[:, :, length : self.length] = 0
+            self.values[:, :, length : self.length] = 0
+        self.length = length
 
     def _grow(self, capacity: int) -> None:
         # The one copy of the past; doubling and reservation keep it off the rounds.
@@ -64,7 +80,7 @@ class BufferLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the key length that a mask for ``query_length`` new positions must cover, and its offset."""
-        return self.length + query_length, 0
+        return _round_up(self.length + query_length, self.granule), 0
 
     def get_seq_length(self) -> int:
         """Return how many positions count."""
@@ -112,6 +128,13 @@ class TransactionalCache(Cache):
         for layer in self._buffers:
             layer.reserved = _round_up(num_tokens)
 
+    def pad_to(self, granule: int) -> None:
+        """Show attention a multiple of ``granule`` positions from now on; another one than before forgets everything."""
+        if granule != self._buffers[0].granule:
+            self.release()
+        for layer in self._buffers:
+            layer.granule = granule
+
     def release(self) -> None:
         """Forget everything and free the buffers, between transactions."""
         self.truncate(0)
@@ -138,7 +161,7 @@ class TransactionalCache(Cache):
     def _cut(self, length: int) -> None:
         del self.ids[length:]
         for layer in self._buffers:
-            layer.length = min(layer.length, length)
+            layer.cut(length)
 
 
 class Transaction:
@@ -191,5 +214,5 @@ class Transaction:
         return self._cache
 
 
-def _round_up(num_tokens: int) -> int:
-    return -(-num_tokens // _GRANULE) * _GRANULE
+def _round_up(num_tokens: int, granule: int = GRANULE) -> int:
+    return -(-num_tokens // granule) * granule

@@ -64,6 +64,7 @@ class Engine:
         )
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
+        self.kernel = target.kernel(self.strategy.kernel)
         self._draft_identities: dict[str, Manifest] | None = None
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._is_closed = False
@@ -146,21 +147,19 @@ class Engine:
         return request
 
     def _stream(self, request: Request) -> Stream:
-        is_residual = not request.policy.is_greedy and self.strategy.verifier == "residual"
-
         def begin() -> Generation:
             return Generation(
                 self.target,
                 self.drafters,
                 self.strategy,
                 request,
+                kernel=self.kernel,
                 request_id=next(_request_ids),
                 table=self._table,
                 debug=self._debug,
             )
 
-        exactness = "distribution-exact" if is_residual else "token-exact"
-        return Stream(begin, hold_of(self.target), exactness=exactness)
+        return Stream(begin, hold_of(self.target))
 
     def _require_pinned(self, pin: Manifest) -> None:
         name = Path(self.strategy.identity.manifest or "").name

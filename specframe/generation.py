@@ -26,7 +26,7 @@ from specframe.request import Request
 from specframe.rows import CertainRow, ChosenRow, Row
 from specframe.stop import Stopper
 from specframe.strategy import Strategy
-from specframe.target import Target, Ticket, Verification
+from specframe.target import SINGLE, Kernel, Target, Ticket, Verification
 from specframe.text import TextDecoder, TokenBytes, decode
 from specframe.verify import Choice, Coupled, Greedy, Residual, Rule, Verdict, verify
 
@@ -50,12 +50,13 @@ class Generation:
         strategy: Strategy,
         request: Request,
         *,
+        kernel: Kernel = SINGLE,
         request_id: int,
         table: TokenBytes | None,
         random: Random | None = None,
         debug: bool = False,
     ) -> None:
-        self.request, self.request_id = request, request_id
+        self.request, self.request_id, self.kernel = request, request_id, kernel
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
         self._drafters = drafters
         facts = target.facts
@@ -85,6 +86,10 @@ class Generation:
         if request.budget == 0:
             self.stopper.end("length")
         self._max_room = strategy.length.max_tokens
+        if kernel.width is not None:
+            self._max_room = min(self._max_room, kernel.width - 1)
+        if kernel.note:
+            self._events.append(Event(0, "", kernel.note))
         if drafters and not all(map(is_replayable, request.policy.processors)):
             self._max_room = 0
             message = "no speculation: a logits processor is neither declared pure (specframe.pure) nor can be restored"
@@ -92,7 +97,7 @@ class Generation:
         self._stateful: list[Any] = [processor for processor in request.policy.processors if not is_pure(processor)]
         self._draft_context = DraftContext(self._prefix, self._pipeline, lambda: self.rule, facts.device)
         expected = len(request.prompt_ids) + min(request.budget, _MOST_RESERVED) + self._max_room + 1
-        self._session = target.open(request_id, max_tokens=expected)
+        self._session = target.open(request_id, max_tokens=expected, kernel=kernel)
 
     def emitted_text(self) -> str:
         """Return the text of all emitted ids, with what was held for a stop string that did not come."""
@@ -225,15 +230,16 @@ class Generation:
 
     def _commit(self, proposal: Proposal, verdict: Verdict) -> tuple[int, ...]:
         start = len(self._prefix) - len(proposal)
+        num_pending = verdict.token is not None
         if self.records:
-            self._session.commit(self._ticket(), 1 + verdict.num_accepted)
+            # A proposal that ends the output stays out, as in plain decoding, so that the next request finds the same cache.
+            self._session.commit(self._ticket(), verdict.num_accepted + num_pending)
         self._prefix.truncate(start + verdict.num_accepted)
         if verdict.token is not None:
             self._prefix.push(verdict.token)
             self._push(verdict.token)
         if self._debug:
-            num_pending = verdict.token is not None
-            self._session.check(self._prefix.ids[: len(self._prefix) - num_pending])
+            self._session.check(self._prefix.ids[:-1])
         new_ids = tuple(self._prefix.ids[start:])
         limit = self._target.facts.context_limit
         if limit is not None and self._session.num_committed >= limit and not self.is_done:
@@ -282,6 +288,13 @@ class Generation:
                 commit_s=marks[4] - marks[3],
             )
         )
+
+    @property
+    def exactness(self) -> str:
+        """What is promised of the output against plain decoding: ``bitwise``, ``token-exact`` or ``distribution-exact``."""
+        if not self.request.policy.is_greedy and self._strategy.verifier == "residual":
+            return "distribution-exact"
+        return "bitwise" if self.kernel.is_certified else "token-exact"
 
     @property
     def rule(self) -> Rule:

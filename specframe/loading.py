@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from specframe.engine import Engine
-from specframe.errors import IncompatibleManifest, InvalidRequest, InvalidStrategy, LoadError, UnsupportedModel
+from specframe.errors import IncompatibleManifest, InvalidRequest, LoadError, UnsupportedModel
 from specframe.manifest.collector import DTYPES, collect, stamps, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
@@ -17,7 +17,7 @@ from specframe.manifest.remember import stamp
 from specframe.manifest.source import Source, has_tokenizer, open_source
 from specframe.manifest.tensors import weigh, weigh_folder, weight_files
 from specframe.resolve import check_needs, has_needs, read_pin, resolve_with_plugins, structured_options
-from specframe.strategy import KERNELS, Strategy
+from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget, check_type
 
 
@@ -38,10 +38,6 @@ def load(
     pinned one.
     """
     resolved, plugins = resolve_with_plugins(strategy)
-    if kernel is not None and kernel not in KERNELS:
-        raise InvalidStrategy(
-            f"'kernel' must be one of {', '.join(KERNELS)} (got {kernel!r}); 'block' is not in this version"
-        )
     if kernel is not None:
         resolved = attrs.evolve(resolved, kernel=kernel)
     for use in resolved.drafters:

@@ -5,6 +5,7 @@ Knows nothing about engines, models or installed plugins; names are resolved whe
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from specframe.errors import InvalidStrategy
 VERIFIERS = ("coupled", "residual")
 MODES = ("extend", "first")
 POLICIES = ("fixed",)
-KERNELS = ("auto", "single")
+_KERNEL = re.compile(r"auto|single|block(:([2-9]|[1-5][0-9]|6[0-4]))?")
 
 T = TypeVar("T")
 
@@ -36,6 +37,11 @@ def _one_of(allowed: tuple[str, ...], coming: str = "") -> Any:
             raise InvalidStrategy(f"'{attribute.name}' must be one of {', '.join(allowed)} (got {value!r}){note}")
 
     return check
+
+
+def _kernel(instance: Any, attribute: attrs.Attribute[str], value: str) -> None:
+    if not isinstance(value, str) or not _KERNEL.fullmatch(value):
+        raise InvalidStrategy(f"'kernel' must be auto, single, block, or block:W with 2 to 64 rows (got {value!r})")
 
 
 def _is_a(kind: type[Any]) -> Any:
@@ -89,7 +95,7 @@ class Strategy:
     name: str = "none"
     verifier: str = attrs.field(default="coupled", validator=_one_of(VERIFIERS, "greedy is implied by temperature 0"))
     mode: str = attrs.field(default="extend", validator=_one_of(MODES))
-    kernel: str = attrs.field(default="auto", validator=_one_of(KERNELS, "'block' is not in this version"))
+    kernel: str = attrs.field(default="auto", validator=_kernel)
     disable: tuple[str, ...] = attrs.field(default=(), validator=_all_are(str))
     length: Length = attrs.field(default=Length(), validator=_is_a(Length))
     drafters: tuple[DrafterUse, ...] = attrs.field(default=(), validator=_all_are(DrafterUse))

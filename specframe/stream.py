@@ -24,8 +24,8 @@ class Result:
 
     ``token_ids``: the generated ids, a stop id included; ``text``: without stop strings and special tokens;
     ``finish_reason``: ``stop``, ``length``, or ``cancelled`` for a stream that was closed early; ``stop_match``: the stop id
-    or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``token-exact`` or
-    ``distribution-exact``; ``log_probs``: natural logarithms of the model's probabilities of ``token_ids``, before any
+    or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``bitwise``,
+    ``token-exact`` or ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``log_probs``: natural logarithms of the model's probabilities of ``token_ids``, before any
     processing, if asked for.
     """
 
@@ -35,6 +35,7 @@ class Result:
     stop_match: int | str | None
     seed: int | None
     exactness: str
+    kernel: str
     stats: Stats
     records: tuple[RoundRecord, ...] = attrs.field(repr=False)
     events: tuple[Event, ...] = ()
@@ -80,8 +81,8 @@ class Stream(Iterator[Piece]):
     with ``finish_reason`` ``cancelled``.
     """
 
-    def __init__(self, begin: Callable[[], Generation], hold: Hold, *, exactness: str) -> None:
-        self._begin, self._hold, self._exactness = begin, hold, exactness
+    def __init__(self, begin: Callable[[], Generation], hold: Hold) -> None:
+        self._begin, self._hold = begin, hold
         self._is_cancelled = False
         self._result: Result | None = None
         self._pieces = self._generate()
@@ -133,7 +134,7 @@ class Stream(Iterator[Piece]):
                         self._is_cancelled = True
             finally:
                 generation.close()
-            self._result = _finish(generation, self._exactness)
+            self._result = _finish(generation)
 
 
 def _step(generation: Generation) -> Piece:
@@ -147,7 +148,7 @@ def _step(generation: Generation) -> Piece:
         ) from error
 
 
-def _finish(generation: Generation, exactness: str) -> Result:
+def _finish(generation: Generation) -> Result:
     generation.stopper.end("cancelled")  # changes nothing where it has ended already
     request, stopper = generation.request, generation.stopper
     return Result(
@@ -156,7 +157,8 @@ def _finish(generation: Generation, exactness: str) -> Result:
         finish_reason=stopper.reason or "cancelled",
         stop_match=stopper.match,
         seed=request.seed,
-        exactness=exactness,
+        exactness=generation.exactness,
+        kernel=str(generation.kernel),
         stats=summarise(generation.records, emit_s=generation.emit_s),
         records=tuple(generation.records),
         events=generation.events,

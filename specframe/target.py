@@ -22,16 +22,33 @@ class Ticket(NamedTuple):
     epoch: int
 
 
+class Kernel(NamedTuple):
+    """A kernel contract: how the forwards are run whose rows are read.
+
+    ``width``: the rows that each of them has, or None for rows as they come (``single``); ``is_certified``: on this machine
+    rows were found not to depend, to the bit, on what stands in the others; ``note``: why less is promised than could be.
+    """
+
+    width: int | None = None
+    is_certified: bool = False
+    note: str = ""
+
+    def __str__(self) -> str:
+        return "single" if self.width is None else f"block:{self.width}"
+
+
+SINGLE = Kernel()
+
+
 class Verification(NamedTuple):
     """Rows of one target call, provisional until the engine commits a prefix of what was fed.
 
     ``logits``: ``[1 + num_proposed - num_skipped, vocab]``, the target's dtype and device; with none skipped row i predicts
-    proposal i, the last row the extra token. The rows belong to the caller. ``kernel``: the kernel contract that computed
-    them; ``num_forwards``: how many forwards it took (a prefill takes one a chunk, or none for a prompt that is cached).
+    proposal i, the last row the extra token. The rows belong to the caller. ``num_forwards``: how many forwards it took (a
+    prefill takes one a chunk, or none for a prompt that is cached).
     """
 
     logits: torch.Tensor
-    kernel: str = "single"
     num_forwards: int = 1
 
 
@@ -79,8 +96,17 @@ class Target(Protocol):
     def facts(self) -> TargetFacts:
         """What drafters and grammars may know."""
 
-    def open(self, request_id: int, *, max_tokens: int) -> TargetSession:
-        """Start a session; ``max_tokens`` is the longest sequence that it may hold, prompt included, for reservation."""
+    def kernel(self, wanted: str) -> Kernel:
+        """Return the kernel contract that a strategy's ``kernel`` stands for here, measured if it must be.
+
+        Raises ``UnsupportedModel`` for a contract that is asked for by name and that the model cannot keep.
+        """
+
+    def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TargetSession:
+        """Start a session; ``max_tokens`` is the longest sequence that it may hold, prompt included, for reservation.
+
+        ``kernel``: one that ``kernel`` returned; a proposal has at most ``width - 1`` tokens then.
+        """
 
     def reset(self) -> None:
         """Forget every cached prefix and free its memory."""

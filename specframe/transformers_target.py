@@ -16,10 +16,11 @@ from transformers.cache_utils import Cache
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specframe.attention import AttentionSwap
-from specframe.cache import TransactionalCache
+from specframe.cache import GRANULE, TransactionalCache
 from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
+from specframe.kernel import grant
 from specframe.proposal import TargetFacts
-from specframe.target import Ticket, Verification
+from specframe.target import SINGLE, Kernel, Ticket, Verification
 from specframe.views import ModelViews
 
 _REVERSIBLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -40,10 +41,13 @@ class TransformersTarget:
         parameters = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
         self._can_skip_head = "logits_to_keep" in parameters
+        self._can_place = "position_ids" in parameters
         self._attention = AttentionSwap(model)
         self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
+        self._kernels: dict[str, Kernel] = {}
+        self._cached_width: int | None = None
         vocab_size, dtype, device = _shape_of(model)
         self.facts = TargetFacts(
             vocab_size=vocab_size,
@@ -64,13 +68,23 @@ class TransformersTarget:
         facts = (self.facts.vocab_size, self.facts.dtype, self.facts.device)
         return facts == _shape_of(self.model)
 
-    def open(self, request_id: int, *, max_tokens: int) -> TransformersSession:
-        """Start a session that may hold ``max_tokens`` tokens."""
+    def kernel(self, wanted: str) -> Kernel:
+        """Return the kernel contract for a strategy's ``kernel``; measured once for this model, machine and dtype."""
+        if wanted not in self._kernels:
+            self._kernels[wanted] = grant(self, wanted)
+        return self._kernels[wanted]
+
+    def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TransformersSession:
+        """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten."""
         check_evaluating(self.model)
+        if kernel.width != self._cached_width:
+            self.reset()
+            self._cached_width = kernel.width
+        self.cache.pad_to(1 if kernel.width is None else GRANULE)
         limit = self.facts.context_limit
-        self.cache.reserve(max_tokens if limit is None else min(max_tokens, limit))
+        self.cache.reserve((max_tokens if limit is None else min(max_tokens, limit)) + (kernel.width or 0))
         self._rope.restore()
-        return TransformersSession(self, request_id)
+        return TransformersSession(self, request_id, kernel.width)
 
     def reset(self) -> None:
         """Forget the cached prefix and free its memory."""
@@ -79,17 +93,21 @@ class TransformersTarget:
 
     def forward(self, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
         """Run the model on ids after the cache and return the logits of the last ``num_rows``, ``[num_rows, vocab]``."""
-        logits = self._run(torch.tensor([ids], device=self.model.device), self.cache, num_rows)[0]
-        return logits if len(logits) == num_rows else logits[-num_rows:]
+        return self.run(torch.tensor([ids], device=self.model.device), self.cache, num_rows)[0, -num_rows:]
 
     def rows(self, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
         """Run the model on ``[batch, length]`` ids after a cache and return each one's last logits, ``[batch, vocab]``."""
-        return self._run(ids.to(self.model.device), cache, 1)[:, -1].cpu()
+        return self.run(ids.to(self.model.device), cache, 1)[:, -1].cpu()
 
-    def _run(self, ids: torch.Tensor, cache: Cache, num_rows: int) -> torch.Tensor:
-        arguments = {self._cache_argument: cache, "use_cache": True}
+    def run(self, ids: torch.Tensor, cache: Cache, num_rows: int) -> torch.Tensor:
+        """Run the model on ``[batch, length]`` ids after a cache; at least the last ``num_rows`` logits of each come back."""
+        arguments: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
         if self._can_skip_head:
             arguments["logits_to_keep"] = num_rows
+        start, limit = cache.get_seq_length(), self.facts.context_limit
+        if limit is not None and start + ids.shape[1] > limit and self._can_place:
+            # Padding rows, which nobody reads; a table of positions has no entry for theirs.
+            arguments["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device).clamp(max=limit - 1)[None]
         with self._attention():
             logits: torch.Tensor = self.model(input_ids=ids, **arguments).logits
         return logits
@@ -121,8 +139,8 @@ class _RopeState:
 class TransformersSession:
     """One generation on a transformers target."""
 
-    def __init__(self, target: TransformersTarget, request_id: int) -> None:
-        self._target, self._request_id = target, request_id
+    def __init__(self, target: TransformersTarget, request_id: int, width: int | None) -> None:
+        self._target, self._request_id, self._width = target, request_id, width
         self._cache = target.cache
         self._transaction = self._cache.begin()
         self.epoch = 0
@@ -146,15 +164,21 @@ class TransformersSession:
         if num_shared == len(prompt) and known is not None and known[0] == prompt:
             self._transaction.cut_to(num_shared)
             return Verification(known[1].clone(), num_forwards=0)
-        chunk_size = target.prefill_chunk
+        chunk_size = target.prefill_chunk if self._width is None else GRANULE
         limit = target.facts.speculation_limit
         if limit is not None and max(len(prompt), self._cache.num_committed) > limit:
             num_shared, chunk_size = 0, len(prompt)  # keys of calls of different lengths do not fit together
         self._transaction.cut_to(min(num_shared, len(prompt) - 1))  # the last id is fed again: its row is read
         num_forwards = 0
+        # Rows that are read come from one kernel: in blocks, the last id is fed as the first pending one.
+        num_unread = 0 if self._width is None else len(prompt) - 1
         while (start := self._cache.num_committed) < len(prompt):
-            chunk = prompt[start : start + chunk_size]
-            logits = self._feed(ticket, chunk, num_rows=1)
+            if start < num_unread:
+                chunk = prompt[start : min(start + chunk_size, num_unread)]
+                logits = self._feed(ticket, chunk, num_rows=0, shape=GRANULE)
+            else:
+                chunk = prompt[start : start + chunk_size]
+                logits = self._feed(ticket, chunk, num_rows=1, shape=self._width)
             self._transaction.commit_prefix(len(chunk))
             num_forwards += 1
         target._prompt_row = (prompt, logits.clone())
@@ -168,7 +192,10 @@ class TransformersSession:
         self._check(ticket)
         if self._cache.num_provisional:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
-        return Verification(self._feed(ticket, (pending, *proposal), num_rows=1 + len(proposal) - num_skipped))
+        ids = (pending, *proposal)
+        if self._width is not None and len(ids) > self._width:
+            raise CacheError(f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more")
+        return Verification(self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._width))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Commit the first ``num_tokens`` of what was fed and roll back the rest."""
@@ -185,14 +212,25 @@ class TransformersSession:
         self.epoch += 1
         self._transaction.finalize()
 
-    def _feed(self, ticket: Ticket, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
-        self._transaction.append_provisional(ids)
+    def _feed(self, ticket: Ticket, ids: Sequence[int], *, num_rows: int, shape: int | None) -> torch.Tensor:
+        """Feed ids and return the rows after the last ``num_rows`` of them.
+
+        ``shape``: the rows that the forward has, and the head if any is read; those that are missing are padding, rolled
+        back at once.
+        """
+        num_padding = 0 if shape is None else shape - len(ids)
+        padded = (*ids, *ids[-1:] * num_padding)
+        self._transaction.append_provisional(padded)
         try:
-            return self._target.forward(ids, num_rows=num_rows)
+            logits = self._target.forward(padded, num_rows=(shape or num_rows) if num_rows else 1)
         except Exception as error:
             self._transaction.rollback_to(self._cache.num_committed)
             cause = f"{type(error).__name__}: {error}"
             raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
+        if num_padding:
+            self._transaction.rollback_to(len(self._cache.ids) - num_padding)
+        end = len(logits) - num_padding
+        return logits[end - num_rows : end] if num_rows else logits[:0]
 
     def _check(self, ticket: Ticket) -> None:
         if ticket.request_id != self._request_id or ticket.epoch != self.epoch:

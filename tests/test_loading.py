@@ -137,6 +137,6 @@ def test_strategy_and_dtype_are_checked_before_weights(tmp_path):
     with pytest.raises(UnknownName, match="did you mean 'prompt_lookup'"):
         specframe.load(tmp_path, strategy="prompt_lokup")
     with pytest.raises(InvalidStrategy, match="kernel"):
-        specframe.load(tmp_path, kernel="block")
+        specframe.load(tmp_path, kernel="blocks")
     with pytest.raises(InvalidRequest, match="dtype"):
         specframe.load(tmp_path, dtype="float33")

@@ -71,7 +71,7 @@ def test_an_empty_file_is_the_default(read):
         ("[[drafters]]\noptions = {}", ["'drafters[0].use' is missing"]),
         ("disable = 'acme'", ["'disable'", "must be a list of strings", "'acme'"]),
         ("disable = [1]", ["'disable'", "must be a list of strings"]),
-        ("kernel = 'warp'", ["'kernel' must be one of", "'warp'"]),
+        ("kernel = 'warp'", ["'kernel' must be auto, single, block", "'warp'"]),
         ("length = 8", ["'length'"]),
         ("mode = ", ["not valid TOML"]),
         ("mode = 'extend'\nmode = 'first'", ["not valid TOML"]),

@@ -15,7 +15,7 @@ import torch
 
 from specframe.errors import CacheError, StaleEpoch, TargetError
 from specframe.proposal import TargetFacts
-from specframe.target import Ticket, Verification
+from specframe.target import SINGLE, Kernel, Ticket, Verification
 
 Row = Sequence[float]
 RowFunction = Callable[[tuple[int, ...]], Row]
@@ -93,11 +93,17 @@ class TableTarget:
                 break
         return ids[len(prompt_ids) :]
 
-    def open(self, request_id: int, *, max_tokens: int) -> TableSession:
+    def kernel(self, wanted: str) -> Kernel:
+        """Return ``single``, or blocks of the rows asked for (8 if none are), certified: a row depends on ids alone."""
+        if wanted in ("auto", "single"):
+            return SINGLE
+        return Kernel(int(wanted.partition(":")[2] or 8), is_certified=True)
+
+    def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TableSession:
         """Start a session; one that is still open is replaced, and its tickets are stale."""
         if self._session is not None:
             self._session.close()
-        self._session = TableSession(self, request_id, max_tokens)
+        self._session = TableSession(self, request_id, max_tokens, kernel.width)
         return self._session
 
     def reset(self) -> None:
@@ -108,8 +114,8 @@ class TableTarget:
 class TableSession:
     """One generation on a table target; ``num_provisional`` ids at the cache's end may be rolled back."""
 
-    def __init__(self, target: TableTarget, request_id: int, max_tokens: int) -> None:
-        self._target, self._request_id, self._max_tokens = target, request_id, max_tokens
+    def __init__(self, target: TableTarget, request_id: int, max_tokens: int, width: int | None) -> None:
+        self._target, self._request_id, self._max_tokens, self._width = target, request_id, max_tokens, width
         self.epoch = 0
         self.num_provisional = 0
         self._is_prefilled = self._is_closed = False
@@ -146,6 +152,8 @@ class TableSession:
             raise CacheError(f"verify_linear was called with {self.num_provisional} provisional ids not yet committed")
         fed = [pending, *proposal]
         self._check_fed(fed, len(self._target.cached_ids))
+        if self._width is not None and len(fed) > self._width:
+            raise CacheError(f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more")
         if not 0 <= num_skipped <= len(proposal):
             raise CacheError(f"cannot skip {num_skipped} rows of {len(fed)}: the last is always read")
         return Verification(self._feed(ticket, "verify", fed, num_rows=len(fed) - num_skipped))

@@ -1,0 +1,306 @@
+"""The kernel contract ``block``: bitwise equality of what speculation and plain decoding compute, and when it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from models import KINDS, CheckedTarget, engine_on, random_table, shared_model, tiny_model
+from transformers import AutoModelForCausalLM, MixtralConfig
+
+import specframe.kernel
+from specframe import Engine, InvalidStrategy, Strategy, TransformersTarget, UnsupportedModel
+from specframe.errors import CacheError
+from specframe.kernel import choose_width, rows_are_independent
+from specframe.target import SINGLE, Kernel, Ticket
+from specframe.testing import Adversary, LogitsDrafter, Oracle, RandomOffers
+
+PROMPT = tuple(range(3, 60)) + tuple(range(7, 40))  # longer than one padded chunk
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_p": 0.95, "seed": 5}
+LONG: dict[str, Any] = {"max_position_embeddings": 320}
+
+
+def long_model(kind: str, dtype: torch.dtype) -> Any:
+    return tiny_model(kind, dtype=dtype, **({"n_positions": 320} if kind == "gpt2" else LONG))
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path, monkeypatch):
+    """Probe anew in every test."""
+    monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "cache"))
+
+
+class Recorder(TransformersTarget):
+    """A target that keeps, for every position that was committed, the row that was read there."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.read: dict[int, torch.Tensor] = {}
+        self.shapes: set[int] = set()
+
+    def forward(self, ids: Any, *, num_rows: int) -> torch.Tensor:
+        start = len(self.cache.ids) - len(ids)
+        logits = super().forward(ids, num_rows=num_rows)
+        if num_rows > 1:
+            self.shapes.add(len(ids))
+            # Later forwards overwrite rows that were rejected, so what is left are the rows of committed positions.
+            self.read |= {start + index: row.clone() for index, row in enumerate(logits)}
+        return logits
+
+    def layers(self) -> list[torch.Tensor]:
+        """Return the keys and values of all committed positions."""
+        length = self.cache.num_committed
+        return [part[:, :, :length].clone() for layer in self.cache.layers for part in (layer.keys, layer.values)]
+
+
+def drafters(continuation: tuple[int, ...]) -> dict[str, list[Any]]:
+    table = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+    return {
+        "right": [Oracle(continuation)],
+        "wrong at 2": [Oracle(continuation, wrong_at=2)],
+        "random": [RandomOffers(3)],
+        "drawn, then offered": [LogitsDrafter(lambda ids: table[ids[-1]], num_tokens=2), Oracle(continuation)],
+    }
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gemma2"])
+def test_speculation_is_bitwise_plain_decoding(kind, dtype, sampling):
+    """Rows, keys and values of every committed position are equal to the bit, whatever was proposed and rejected."""
+    model = long_model(kind, dtype)
+    plain = Recorder(model)
+    engine = engine_on(plain, kernel="block:8")
+    assert engine.kernel == Kernel(8, is_certified=True)
+    expected = engine.generate(PROMPT, max_new_tokens=70, **sampling)
+    assert expected.exactness == "bitwise" and expected.kernel == "block:8"
+    accepted = rejected = 0
+    for given in drafters(expected.token_ids).values():
+        target = Recorder(model)
+        result = engine_on(target, *given, length=12, kernel="block:8").generate(PROMPT, max_new_tokens=70, **sampling)
+        assert result.token_ids == expected.token_ids
+        assert target.shapes == {8}
+        positions = range(len(PROMPT) - 1, len(PROMPT) + 69)
+        assert all(torch.equal(target.read[position], plain.read[position]) for position in positions)
+        assert all(torch.equal(one, other) for one, other in zip(target.layers(), plain.layers(), strict=True))
+        accepted += result.stats.num_accepted
+        rejected += result.stats.num_proposed - result.stats.num_accepted
+    assert accepted > 70 and rejected > 70
+
+
+def test_rows_as_they_come_are_not_bitwise_equal():
+    """A negative control: under ``single`` the same comparison fails, so it can."""
+    model = long_model("llama", torch.bfloat16)
+    plain, target = Recorder(model), Recorder(model)
+    plain.read.clear()
+    tokens = engine_on(plain, kernel="single").generate(PROMPT, max_new_tokens=40).token_ids
+    one_by_one, together = [], []
+    for width, rows in ((1, one_by_one), (8, together)):
+        target.reset()
+        session = target.open(width, max_tokens=400)
+        ticket = Ticket(width, 0, 0)
+        session.prefill(ticket, PROMPT)
+        for start in range(0, 32, width):
+            block = tokens[start : start + width]
+            rows.append(session.verify_linear(ticket, block[0], block[1:]).logits)
+            session.commit(ticket, len(block))
+        session.close()
+    assert not torch.equal(torch.cat(one_by_one), torch.cat(together))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_no_number(kind):
+    """In float64 every row of a padded block is that of a forward without cache and padding."""
+    target = CheckedTarget(shared_model(kind))
+    plain = engine_on(TransformersTarget(shared_model(kind))).generate(PROMPT[:40], max_new_tokens=20)
+    engine = engine_on(target, Oracle(plain.token_ids, wrong_at=1), length=4, kernel="block:4")
+    result = engine.generate(PROMPT[:40], max_new_tokens=20)
+    assert result.token_ids == plain.token_ids
+    assert set(target.fed) == {4, 64}
+    assert target.worst < 1e-10
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma3"])
+def test_padding_takes_no_position_beyond_the_context(kind):
+    """A table of 64 positions has no entry for the padding of a block that begins at position 63."""
+    model = shared_model(kind)
+    plain = engine_on(TransformersTarget(model)).generate(PROMPT[:50], max_new_tokens=40)
+    engine = engine_on(TransformersTarget(model), Oracle(plain.token_ids, wrong_at=2), kernel="block:8", length=7)
+    result = engine.generate(PROMPT[:50], max_new_tokens=40)
+    assert result.token_ids == plain.token_ids
+    assert (result.finish_reason, len(result.token_ids)) == (plain.finish_reason, len(plain.token_ids))
+    assert len(plain.token_ids) < 40
+
+
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "coupled"])
+def test_three_turns_of_a_chat_that_keep_their_prefix(sampling):
+    """A stop inside a block leaves the cache as plain decoding does, so later turns compute from the same keys."""
+    model = long_model("llama", torch.bfloat16)
+    first = engine_on(TransformersTarget(model), kernel="block:8").generate(PROMPT, max_new_tokens=30, **sampling)
+    stop = first.token_ids[17]
+
+    def chat(*given: Any) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
+        target = Recorder(model)
+        engine = engine_on(target, *given, length=7, kernel="block:8")
+        turns: list[tuple[int, ...]] = []
+        prompt = PROMPT
+        for _ in range(3):
+            turns.append(engine.generate(prompt, max_new_tokens=30, stop_ids=[stop], **sampling).token_ids)
+            prompt = (*prompt, *turns[-1], 9, 11, 13, 4)
+        return turns, target.layers()
+
+    turns, layers = chat()
+    said = [*turns[0], 9, 11, 13, 4, *turns[1], 9, 11, 13, 4, *turns[2]]
+    assert len(turns[0]) < 30
+    for drafter in (Oracle(said), Oracle(said, wrong_at=3), RandomOffers(1)):
+        other_turns, other_layers = chat(drafter)
+        assert other_turns == turns
+        assert all(torch.equal(one, other) for one, other in zip(layers, other_layers, strict=True))
+
+
+def test_what_another_kernel_cached_is_not_used():
+    """Keys of ``single`` under a block would make its rows depend on who asked before."""
+    target = Recorder(long_model("llama", torch.bfloat16))
+    block, single = engine_on(target, kernel="block:4"), engine_on(target, kernel="single")
+    alone = block.generate(PROMPT, max_new_tokens=5)
+    layers = target.layers()
+    single.generate(PROMPT, max_new_tokens=5)
+    assert block.generate(PROMPT, max_new_tokens=5).token_ids == alone.token_ids
+    assert all(torch.equal(one, other) for one, other in zip(layers, target.layers(), strict=True))
+
+
+def test_what_was_rolled_back_is_zero_where_attention_is_shown_it():
+    """A hidden NaN times zero is NaN: a rejected token's keys must not reach the rows after."""
+    target = TransformersTarget(long_model("llama", torch.float32))
+    session = target.open(1, max_tokens=200, kernel=Kernel(8))
+    ticket = Ticket(1, 0, 0)
+    session.prefill(ticket, PROMPT)
+    session.verify_linear(ticket, 5, [6, 7])
+    for layer in target.cache.layers:
+        layer.values[:, :, len(PROMPT) + 1 :] = torch.nan
+        layer.length = len(PROMPT) + 20
+    session.commit(ticket, 1)
+    for layer in target.cache.layers:
+        layer.cut(len(PROMPT) + 1)
+    assert torch.isfinite(session.verify_linear(ticket, 6, []).logits).all()
+
+
+def test_room_is_at_most_what_a_block_holds():
+    """A proposal that needs a second block would cost twice."""
+    engine = engine_on(random_table(), RandomOffers(0), length=30, kernel="block:4")
+    result = engine.generate([1, 2], max_new_tokens=60)
+    assert max(record.num_proposed for record in result.records) == 3
+    with pytest.raises(CacheError, match="a block has 4 rows"):
+        session = random_table().open(1, max_tokens=20, kernel=Kernel(4))
+        session.prefill(Ticket(1, 0, 0), [1])
+        session.verify_linear(Ticket(1, 0, 0), 1, [1, 2, 3, 4])
+    target = TransformersTarget(shared_model())
+    session = target.open(1, max_tokens=20, kernel=Kernel(2))
+    session.prefill(Ticket(1, 0, 0), [1, 2])
+    with pytest.raises(CacheError, match="a block has 2 rows"):
+        session.verify_linear(Ticket(1, 0, 0), 1, [1, 2])
+    session.close()
+
+
+def test_a_row_that_depends_on_others_is_found(monkeypatch):
+    """Negative controls of the probe: a trace of a co-row in a row, at any place, lowers the class and says so."""
+    model = long_model("llama", torch.float32)
+
+    class Leaky(TransformersTarget):
+        def run(self, ids, cache, num_rows):
+            logits = super().run(ids, cache, num_rows).clone()
+            if num_rows > 1:
+                logits[:, 0, 0] += 1e-6 * ids[0, -1]
+            return logits
+
+    assert rows_are_independent(TransformersTarget(model), 8)
+    assert not rows_are_independent(Leaky(model), 8)
+    engine = engine_on(Leaky(model), kernel="block:8")
+    assert engine.kernel.width == 8 and not engine.kernel.is_certified
+    result = engine.generate(PROMPT, max_new_tokens=3)
+    assert result.exactness == "token-exact"
+    assert [event.message for event in result.events if "not bitwise equal" in event.message]
+
+
+def test_keys_that_depend_on_others_are_found():
+    """The probe reads what a block leaves in the cache, not its logits alone."""
+
+    class Leaky(TransformersTarget):
+        def run(self, ids, cache, num_rows):
+            logits = super().run(ids, cache, num_rows)
+            cache.layers[-1].values[:, :, cache.get_seq_length() - ids.shape[1]] += 1e-6 * ids[0, -1]
+            return logits
+
+    assert not rows_are_independent(Leaky(long_model("llama", torch.float32)), 8)
+
+
+def test_the_verdict_is_remembered(monkeypatch):
+    """The probe takes seconds on a real model; a second load asks what was found, unless the machine is another one."""
+    asked = []
+    monkeypatch.setattr(specframe.kernel, "rows_are_independent", lambda target, width: asked.append(width) or True)
+    model = long_model("llama", torch.float32)
+    for _ in range(2):
+        engine_on(TransformersTarget(model), kernel="block:8")
+    engine_on(TransformersTarget(model), kernel="block:4")
+    assert asked == [8, 4]
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    engine_on(TransformersTarget(model), kernel="block:8")
+    torch.set_num_threads(torch.get_num_threads() - 1)
+    assert asked == [8, 4, 8]
+
+
+def test_by_default_precision_decides():
+    """float32 decodes row by row; below it, where that would change the text, in blocks of a measured width."""
+    assert engine_on(TransformersTarget(long_model("llama", torch.float32))).kernel == SINGLE
+    kernel = engine_on(TransformersTarget(long_model("llama", torch.bfloat16))).kernel
+    assert kernel.width in specframe.kernel.WIDTHS and kernel.is_certified
+
+
+def test_width_is_what_gives_most_tokens_for_its_cost():
+    assert choose_width({"4": 1.0, "8": 1.0, "16": 1.0}) == 16
+    assert choose_width({"4": 1.0, "8": 1.1, "16": 1.4}) == 8
+    assert choose_width({"4": 1.0, "8": 1.9, "16": 3.6}) == 4
+
+
+def mixture(dtype: torch.dtype) -> Any:
+    config = MixtralConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=128,
+        eos_token_id=None,
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def test_models_whose_rows_depend_on_each_other_are_refused():
+    """Experts run for all rows of a call together, and some RoPE looks at its length: no padding makes that equal."""
+    with pytest.raises(UnsupportedModel, match=r"kernel 'block' is not possible .*experts.*use kernel 'single'"):
+        engine_on(TransformersTarget(mixture(torch.float32)), kernel="block")
+    engine = engine_on(TransformersTarget(mixture(torch.bfloat16)))
+    assert engine.kernel.width is None
+    result = engine.generate([1, 2, 3], max_new_tokens=2)
+    assert (result.kernel, result.exactness) == ("single", "token-exact")
+    assert "experts" in result.events[0].message
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    with pytest.raises(UnsupportedModel, match="RoPE depends on the length"):
+        engine_on(TransformersTarget(tiny_model(rope_parameters=rope)), kernel="block:8")
+
+
+@pytest.mark.parametrize("kernel", ["blocks", "block:", "block:1", "block:65", "block:x", "Block", "block: 8", "", 8])
+def test_a_kernel_that_is_none(kernel):
+    with pytest.raises(InvalidStrategy, match=r"'kernel' must be auto, single, block, or block:W"):
+        Strategy(kernel=kernel)
+
+
+def test_a_table_is_certified_by_its_nature():
+    target = random_table(stop_ids=[3])
+    plain = Engine(target).generate([1, 2], max_new_tokens=30)
+    engine = Engine(target, {"a": Adversary(lambda ids, index: 3)}, strategy=Strategy(kernel="block"))
+    result = engine.generate([1, 2], max_new_tokens=30)
+    assert (result.exactness, result.kernel, result.token_ids) == ("bitwise", "block:8", plain.token_ids)
