@@ -92,6 +92,10 @@ def generate(
         str | None, typer.Option(help="float32, bfloat16 or float16; the model's own if not given.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; where the model loads if not given.")] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(help="auto, single, block or block:W instead of the strategy's; see docs/kernels.md."),
+    ] = None,
     temperature: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING, help="0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option(rich_help_panel=SAMPLING, help="Keep the k likeliest ids.")] = None,
     top_p: Annotated[
@@ -192,7 +196,7 @@ def generate(
 
     import specframe
 
-    engine = specframe.load(target, strategy=strategy, dtype=dtype, device=device)
+    engine = specframe.load(target, strategy=strategy, dtype=dtype, device=device, kernel=kernel)
     if as_json:
         _generate_json(engine, prompt, n, arguments)
     elif n == 1 and sys.stdout is not None and sys.stdout.isatty() and not no_stream:
@@ -272,6 +276,7 @@ def _result_record(result: Result) -> dict[str, Any]:
         "stop_match": result.stop_match,
         "seed": result.seed,
         "exactness": result.exactness,
+        "kernel": result.kernel,
         "log_probs": result.log_probs,
         "events": [event._asdict() for event in result.events],
         "stats": _stats_record(result.stats),
@@ -308,7 +313,7 @@ def _print_note(result: Result) -> None:
         parts.append(
             f"{name}: " + (f"{rate:.0%} of {drafter.num_evaluated} accepted" if rate is not None else "no proposals")
         )
-    parts.append(result.exactness)
+    parts.append(result.exactness if result.kernel == "single" else f"{result.exactness} ({result.kernel})")
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
     typer.secho(f"[{', '.join(parts)}]", err=True, dim=True)

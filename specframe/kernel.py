@@ -12,7 +12,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,15 +75,14 @@ def choose_width(costs: dict[str, float]) -> int:
 def measure_costs(target: TransformersTarget, *, repeats: int = 5) -> dict[str, float]:
     """Return what a forward of each width costs over the cheapest, by width; interleaved, the median of ``repeats``."""
     seconds: dict[int, list[float]] = {width: [] for width in WIDTHS}
-    with _probe_cache(target) as (cache, ids):
+    with probe_cache(target) as cache:
         for repeat in range(1 + repeats):
             for width in WIDTHS:
                 start = time.perf_counter()
-                _rows(target, cache, ids[:width], width)
-                _synchronise(target)
+                cache.feed(cache.ids[:width], width)
                 if repeat:
                     seconds[width].append(time.perf_counter() - start)
-                _cut(cache, GRANULE)
+                cache.cut(GRANULE)
     medians = {width: statistics.median(times) for width, times in seconds.items()}
     return {str(width): round(median / min(medians.values()), 4) for width, median in medians.items()}
 
@@ -97,81 +96,82 @@ def rows_are_independent(target: TransformersTarget, width: int) -> bool:
     num_tokens = width + 4
     edges = {min(edge, limit - num_tokens // 2 - width) for edge in EDGES}
     random = np.random.default_rng(0)
-    with _probe_cache(target) as (cache, ids):
+    with probe_cache(target) as cache:
         for edge in sorted(edges):
             start = max(edge - num_tokens // 2, 1)
-            _fill(cache, start)
-            tokens = ids[:num_tokens]
-            singly = _decode(target, cache, start, tokens, [1] * num_tokens, width, random)
+            cache.fill(start)
+            singly = cache.decode(start, [1] * num_tokens, width, random)
             chunks: list[int] = []
             while (left := num_tokens - sum(chunks)) > 0:
                 chunks.append(int(random.integers(1, min(width, left), endpoint=True)))
-            together = _decode(target, cache, start, tokens, chunks, width, random)
+            together = cache.decode(start, chunks, width, random)
             if not all(torch.equal(one, other) for one, other in zip(singly, together, strict=True)):
                 return False
     return True
 
 
-def _decode(
-    target: TransformersTarget,
-    cache: TransactionalCache,
-    start: int,
-    tokens: list[int],
-    chunks: list[int],
-    width: int,
-    random: np.random.Generator,
-) -> list[torch.Tensor]:
-    """Feed tokens in chunks, and return their rows and the keys and values that they left."""
-    _cut(cache, start)
-    rows, position = [], 0
-    for size in chunks:
-        chunk = tokens[position : position + size]
-        others = random.integers(0, target.facts.vocab_size, width - size).tolist()
-        rows.append(_rows(target, cache, [*chunk, *others], width)[:size].clone())
-        position += size
-        _cut(cache, start + position)
-    kept = [part[:, :, start : start + position].clone() for layer in cache.layers for part in (layer.keys, layer.values)]
-    return [torch.cat(rows), *kept]
+class ProbeCache:
+    """A cache of a target's that no session has, to feed as one likes. ``ids``: random ids to feed."""
+
+    def __init__(self, target: TransformersTarget, ids: list[int]) -> None:
+        self.ids = ids
+        self._target = target
+        self._cache = TransactionalCache(target.model.config.get_text_config().num_hidden_layers)
+        self._layers: Sequence[Any] = self._cache.layers
+        self._cache.pad_to(GRANULE)
+
+    def feed(self, ids: Sequence[int], num_rows: int) -> torch.Tensor:
+        """Run the model on ids and return the last ``num_rows`` rows, when they are there."""
+        device = self._target.model.device
+        logits = self._target.run(torch.tensor([ids], device=device), self._cache, num_rows)[0, -num_rows:]
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return logits
+
+    def cut(self, length: int) -> None:
+        """Drop what stands at ``length`` and after."""
+        for layer in self._layers:
+            layer.cut(length)
+
+    def fill(self, length: int) -> None:
+        """Hold ``length`` positions: the keys and values of the first ones over and over.
+
+        Where they come from is nothing to a kernel, and to compute them would take longer than everything else.
+        """
+        num_granules = -(-length // GRANULE) + 2
+        for layer in self._layers:
+            for name in ("keys", "values"):
+                setattr(layer, name, getattr(layer, name)[:, :, :GRANULE].repeat(1, 1, num_granules, 1))
+            layer.length = num_granules * GRANULE
+        self.cut(length)
+
+    def show_multiples_of(self, granule: int) -> None:
+        """Show attention a multiple of ``granule`` positions from now on."""
+        for layer in self._layers:
+            layer.granule = granule
+
+    def decode(self, start: int, chunks: Sequence[int], width: int, random: np.random.Generator) -> list[torch.Tensor]:
+        """Feed the first ids from ``start`` on in chunks, in blocks that random ids fill up; return their rows, keys and values."""
+        self.cut(start)
+        rows, position = [], 0
+        for size in chunks:
+            others = random.integers(0, self._target.facts.vocab_size, width - size).tolist()
+            rows.append(self.feed([*self.ids[position : position + size], *others], width)[:size].clone())
+            position += size
+            self.cut(start + position)
+        states = [part[:, :, start : start + position] for layer in self._layers for part in (layer.keys, layer.values)]
+        return [torch.cat(rows), *(state.clone() for state in states)]
 
 
 @contextlib.contextmanager
-def _probe_cache(target: TransformersTarget) -> Iterator[tuple[TransactionalCache, list[int]]]:
-    """Lend a cache of its own that holds a first granule of random ids, and more ids to feed."""
+def probe_cache(target: TransformersTarget) -> Iterator[ProbeCache]:
+    """Lend a cache that holds a first granule of random ids."""
     random = np.random.default_rng(1)
-    ids = random.integers(0, target.facts.vocab_size, 2 * GRANULE).tolist()
-    cache = TransactionalCache(target.model.config.get_text_config().num_hidden_layers)
-    cache.pad_to(GRANULE)
-    limit = target.facts.context_limit or GRANULE
+    opening, ids = random.integers(0, target.facts.vocab_size, (2, GRANULE)).tolist()
     with torch.inference_mode():
-        _rows(target, cache, ids[: min(GRANULE, limit)], 1)
-        yield cache, ids[GRANULE:]
-
-
-def _fill(cache: TransactionalCache, length: int) -> None:
-    """Let a cache hold ``length`` positions, the keys and values of its first ones over and over: where they come from is
-    nothing to a kernel, and to compute them would take longer than everything else.
-    """
-    for layer in cache.layers:
-        for name in ("keys", "values"):
-            old = getattr(layer, name)[:, :, :GRANULE]
-            times = -(-(length + 2 * GRANULE) // GRANULE)
-            setattr(layer, name, old.repeat(1, 1, times, 1))
-        layer.length = times * GRANULE
-        layer.cut(length)
-
-
-def _rows(target: TransformersTarget, cache: TransactionalCache, ids: list[int], num_rows: int) -> torch.Tensor:
-    return target.run(torch.tensor([ids], device=target.model.device), cache, num_rows)[0, -num_rows:]
-
-
-def _cut(cache: TransactionalCache, length: int) -> None:
-    for layer in cache.layers:
-        layer.cut(length)
-
-
-def _synchronise(target: TransformersTarget) -> None:
-    if target.model.device.type == "cuda":
-        torch.cuda.synchronize(target.model.device)
+        cache = ProbeCache(target, ids)
+        cache.feed(opening, 1)
+        yield cache
 
 
 def _conditions(target: TransformersTarget) -> list[Any]:

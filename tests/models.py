@@ -156,6 +156,31 @@ class CountingTarget(TransformersTarget):
         return super().forward(ids, num_rows=num_rows)
 
 
+class RecordingTarget(TransformersTarget):
+    """A target that keeps the row of every position, the last that was computed, and the rows that its forwards had.
+
+    Rows of rejected ids are overwritten by later forwards, so what is left are those of committed positions.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        super().__init__(model, tokenizer)
+        self.read: dict[int, torch.Tensor] = {}
+        self.shapes: set[int] = set()
+
+    def forward(self, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
+        start = len(self.cache.ids) - len(ids)
+        logits = super().forward(ids, num_rows=num_rows)
+        if num_rows > 1:
+            self.shapes.add(len(ids))
+            self.read |= {start + index: row.clone() for index, row in enumerate(logits)}
+        return logits
+
+    def layers(self) -> list[torch.Tensor]:
+        """Return the keys and values of all committed positions."""
+        length = self.cache.num_committed
+        return [part[:, :, :length].clone() for layer in self.cache.layers for part in (layer.keys, layer.values)]
+
+
 def engine_on(target: Any, *drafters: Any, length: int = 4, **strategy: Any) -> Engine:
     """Return a debugging engine with drafters ``d0``, ``d1``, ... that propose at most ``length`` tokens a round."""
     named = {f"d{index}": drafter for index, drafter in enumerate(drafters)}

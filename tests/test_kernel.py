@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import KINDS, CheckedTarget, engine_on, random_table, shared_model, tiny_model
+from models import KINDS, CheckedTarget, RecordingTarget, engine_on, random_table, shared_model, tiny_model
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 import specframe.kernel
@@ -31,29 +31,6 @@ def kept(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "cache"))
 
 
-class Recorder(TransformersTarget):
-    """A target that keeps, for every position that was committed, the row that was read there."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.read: dict[int, torch.Tensor] = {}
-        self.shapes: set[int] = set()
-
-    def forward(self, ids: Any, *, num_rows: int) -> torch.Tensor:
-        start = len(self.cache.ids) - len(ids)
-        logits = super().forward(ids, num_rows=num_rows)
-        if num_rows > 1:
-            self.shapes.add(len(ids))
-            # Later forwards overwrite rows that were rejected, so what is left are the rows of committed positions.
-            self.read |= {start + index: row.clone() for index, row in enumerate(logits)}
-        return logits
-
-    def layers(self) -> list[torch.Tensor]:
-        """Return the keys and values of all committed positions."""
-        length = self.cache.num_committed
-        return [part[:, :, :length].clone() for layer in self.cache.layers for part in (layer.keys, layer.values)]
-
-
 def drafters(continuation: tuple[int, ...]) -> dict[str, list[Any]]:
     table = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
     return {
@@ -70,14 +47,14 @@ def drafters(continuation: tuple[int, ...]) -> dict[str, list[Any]]:
 def test_speculation_is_bitwise_plain_decoding(kind, dtype, sampling):
     """Rows, keys and values of every committed position are equal to the bit, whatever was proposed and rejected."""
     model = long_model(kind, dtype)
-    plain = Recorder(model)
+    plain = RecordingTarget(model)
     engine = engine_on(plain, kernel="block:8")
     assert engine.kernel == Kernel(8, is_certified=True)
     expected = engine.generate(PROMPT, max_new_tokens=70, **sampling)
     assert expected.exactness == "bitwise" and expected.kernel == "block:8"
     accepted = rejected = 0
     for given in drafters(expected.token_ids).values():
-        target = Recorder(model)
+        target = RecordingTarget(model)
         result = engine_on(target, *given, length=12, kernel="block:8").generate(PROMPT, max_new_tokens=70, **sampling)
         assert result.token_ids == expected.token_ids
         assert target.shapes == {8}
@@ -92,7 +69,7 @@ def test_speculation_is_bitwise_plain_decoding(kind, dtype, sampling):
 def test_rows_as_they_come_are_not_bitwise_equal():
     """A negative control: under ``single`` the same comparison fails, so it can."""
     model = long_model("llama", torch.bfloat16)
-    plain, target = Recorder(model), Recorder(model)
+    plain, target = RecordingTarget(model), RecordingTarget(model)
     plain.read.clear()
     tokens = engine_on(plain, kernel="single").generate(PROMPT, max_new_tokens=40).token_ids
     one_by_one, together = [], []
@@ -141,7 +118,7 @@ def test_three_turns_of_a_chat_that_keep_their_prefix(sampling):
     stop = first.token_ids[17]
 
     def chat(*given: Any) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
-        target = Recorder(model)
+        target = RecordingTarget(model)
         engine = engine_on(target, *given, length=7, kernel="block:8")
         turns: list[tuple[int, ...]] = []
         prompt = PROMPT
@@ -161,7 +138,7 @@ def test_three_turns_of_a_chat_that_keep_their_prefix(sampling):
 
 def test_what_another_kernel_cached_is_not_used():
     """Keys of ``single`` under a block would make its rows depend on who asked before."""
-    target = Recorder(long_model("llama", torch.bfloat16))
+    target = RecordingTarget(long_model("llama", torch.bfloat16))
     block, single = engine_on(target, kernel="block:4"), engine_on(target, kernel="single")
     alone = block.generate(PROMPT, max_new_tokens=5)
     layers = target.layers()

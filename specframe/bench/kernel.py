@@ -1,0 +1,135 @@
+"""What the block kernel costs and gains: ``python -m specframe.bench.kernel -o docs/results/kernel.json``.
+
+Greedy, the demo target. First forwards alone: one row, k rows as they come, and blocks of W, at 100 and 2,000 positions,
+interleaved. Then whole calls in bfloat16 over the prompts of the core, against transformers' plain bfloat16 decoding: exact
+ones of specframe's in blocks, and transformers' own prompt lookup, which changes texts in bfloat16 and is reported as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+from specframe.bench.arms import Arm, EngineArm, TransformersArm, lookup_strategy
+from specframe.bench.timing import time_arms
+from specframe.bench.workload import core_workload
+from specframe.files import write_whole
+from specframe.kernel import WIDTHS, probe_cache
+from specframe.loading import load_target
+from specframe.prompt import encode
+from specframe.strategy import DrafterUse, Length, Strategy
+from specframe.transformers_target import TransformersTarget
+
+KINDS = ("edit", "quote", "json", "chat")
+DRAFT = (DrafterUse("draft_model"),)
+POSITIONS = (100, 2000)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark and print its results; ``arguments`` as on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m specframe.bench.kernel", description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started:6.0f} s] {text}", file=sys.stderr, flush=True)
+
+    results: dict[str, Any] = {"what": "ratios of time, greedy; lower is better", "repeats": options.repeats}
+    for dtype in ("float32", "bfloat16"):
+        target = load_target("demo", dtype=dtype)
+        say(f"forwards, {dtype}")
+        results[f"forwards_{dtype}"] = {
+            f"{num_positions} positions": forwards(target, num_positions) for num_positions in POSITIONS
+        }
+    results |= calls(target, repeats=options.repeats, max_new_tokens=options.max_new_tokens, say=say)
+    text = json.dumps(results, indent=2) + "\n"
+    if options.output:
+        write_whole(options.output, text)
+    print(text)
+    return 0
+
+
+def forwards(target: TransformersTarget, num_positions: int, *, repeats: int = 7) -> dict[str, float]:
+    """Return the time of a forward over that of one row as it comes, by shape; interleaved, medians."""
+    shapes = {"single 1": (1, 1)} | {f"single {width}": (width, 1) for width in WIDTHS}
+    shapes |= {f"block {width}": (width, 64) for width in WIDTHS}
+    seconds: dict[str, list[float]] = {name: [] for name in shapes}
+    with probe_cache(target) as lent:
+        lent.fill(num_positions)
+        for repeat in range(1 + repeats):
+            for name, (width, granule) in shapes.items():
+                lent.show_multiples_of(granule)
+                start = time.perf_counter()
+                lent.feed(lent.ids[:width], width)
+                if repeat:
+                    seconds[name].append(time.perf_counter() - start)
+                lent.cut(num_positions)
+    one = statistics.median(seconds["single 1"])
+    return {name: round(statistics.median(times) / one, 3) for name, times in seconds.items()}
+
+
+def calls(
+    target: TransformersTarget, *, repeats: int, max_new_tokens: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return what whole calls take over transformers' plain decoding, and what the draft model gains on open chat."""
+    items = core_workload()
+    prompts: list[Sequence[int]] = [encode(item.messages, target.facts) for item in items]
+    plain = TransformersArm(target.model)
+
+    def own(strategy: Strategy, kernel: str) -> EngineArm:
+        return EngineArm(target, attrs.evolve(strategy, kernel=kernel))
+
+    arms: dict[str, Arm] = {
+        "library plain": plain,
+        "library plain again": plain,
+        "library lookup 4": TransformersArm(target.model, prompt_lookup_num_tokens=4, max_matching_ngram_size=2),
+        "library lookup 10": TransformersArm(target.model, prompt_lookup_num_tokens=10, max_matching_ngram_size=2),
+        "plain, single": own(Strategy(), "single"),
+        "plain, block:4": own(Strategy(), "block:4"),
+        "plain, block:8": own(Strategy(), "block:8"),
+        "plain, block:16": own(Strategy(), "block:16"),
+        "lookup 3, block:4": own(lookup_strategy(3), "block:4"),
+        "lookup 7, block:8": own(lookup_strategy(7), "block:8"),
+        "lookup 7, block:16": own(lookup_strategy(7), "block:16"),
+        "lookup 15, block:16": own(lookup_strategy(15), "block:16"),
+        "draft 3, block:4": own(Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:4"),
+        "draft 3, block:8": own(Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:8"),
+    }
+    timed = time_arms(arms, items, prompts, max_new_tokens=max_new_tokens, repeats=repeats, progress=say)
+    over = {
+        name: {"all": timed.compare(name, "library plain")}
+        | {kind: timed.compare(name, "library plain", kind) for kind in KINDS}
+        for name in arms
+        if name != "library plain"
+    }
+    return {
+        "prompts": len(items),
+        "max_new_tokens": max_new_tokens,
+        "chosen_width": target.kernel("block").width,
+        "control_a_a": timed.compare("library plain again", "library plain"),
+        "over_library_plain_bfloat16": over,
+        "draft_over_plain_same_kernel_chat": {
+            width: timed.compare(f"draft 3, block:{width}", f"plain, block:{width}", "chat") for width in (4, 8)
+        },
+        "matched_plain_same_kernel": {
+            name: timed.compare(name, f"plain, {name.split(', ')[1]}")["matched"] for name in arms if "block" in name
+        },
+        "threads": torch.get_num_threads(),
+        "seconds": {name: [[round(second, 4) for second in row] for row in rows] for name, rows in timed.seconds.items()},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
