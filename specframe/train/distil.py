@@ -22,6 +22,8 @@ from specframe.files import write_whole
 from specframe.train.corpus import Shard
 from specframe.train.shape import own_parameters
 
+_NUM_WATCHED = 16  # held-out rows that progress is told of; all of them would take as long as training
+
 
 @attrs.frozen
 class DistilSettings:
@@ -69,6 +71,7 @@ def distil(
     rows = [(shard, row) for shard in range(len(shards)) for row in range(len(shards[shard].ids))]
     started = saved = time.monotonic()
     told, loss = first, math.nan
+    watched = Shard(*(part[:_NUM_WATCHED] for part in held_out))
     draft.train()
     for step in range(first, settings.steps):
         # The order of an epoch follows from its number alone, so that a resumed run sees what it would have seen.
@@ -90,7 +93,7 @@ def distil(
         if step + 1 - told >= max(settings.steps // 50, 1) or step + 1 == settings.steps:
             told = step + 1
             left = (now - started) / (step + 1 - first) * (settings.steps - step - 1)
-            progress(Progress(step + 1, settings.steps, loss, acceptance(draft, held_out, target_ids), left))
+            progress(Progress(step + 1, settings.steps, loss, acceptance(draft, watched, target_ids), left))
     draft.eval()
     return acceptance(draft, held_out, target_ids)
 
