@@ -1,7 +1,8 @@
 """The draft model's benchmark: ``python -m specframe.bench.draft --prompts tests/data/spec_bench/mt_bench.jsonl``.
 
-Greedy, float32, the demo target and its draft, open chat, against transformers' assisted generation with the same layers. The
-settings of the best-against-best arms are chosen on every fourth prompt and measured on the others.
+Greedy, float32, the demo target and its draft, open chat, against transformers' assisted generation with the same layers.
+Survival is counted over all prompts. Of those that are timed, every fourth chooses the settings of the best-against-best arms,
+which are measured on the others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prompts", type=Path, required=True, help="JSON lines in Spec-Bench's format")
     parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--max-new-tokens", type=int, default=96)
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--timed", type=int, default=20, help="how many of the prompts are timed")
     options = parser.parse_args(arguments)
     started = time.monotonic()
 
@@ -50,7 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
     rows = [json.loads(line) for line in options.prompts.read_text(encoding="utf-8").splitlines()]
     items = [WorkItem("test", row["category"], str(row["question_id"]), row["turns"][0]) for row in rows]
     target = load_target("demo", dtype="float32")
-    results = run(target, items, repeats=options.repeats, max_new_tokens=options.max_new_tokens, say=say)
+    timed_items = items[:: max(len(items) // options.timed, 1)]
+    results = run(target, timed_items, repeats=options.repeats, max_new_tokens=options.max_new_tokens, say=say)
+    results["survival"] = {
+        f"length {length}": survival(target, items, length, max_new_tokens=options.max_new_tokens, say=say)
+        for length in (1, MOST_POSITIONS)
+    } | {"prompts": len(items)}
     text = json.dumps(results, indent=2) + "\n"
     if options.output:
         write_whole(options.output, text)
@@ -123,7 +130,6 @@ def run(
         "draft_over_library_plain": measured.compare("draft, best", "library plain"),
         "assisted_over_library_plain": measured.compare("library assisted, best", "library plain"),
         "assisted_over_draft": measured.compare("library assisted, best", "draft, best"),
-        "survival": survival(target, test, max_new_tokens=max_new_tokens, say=say),
         "milliseconds": costs(target, reduced["draft 1"]),
         "forwards": forwards_share(
             target, whole, [encode(item.messages, target.facts) for item in test[:3]], max_new_tokens
@@ -168,13 +174,13 @@ def assisted(target: TransformersTarget, draft: Any, length: int, threshold: flo
 
 
 def survival(
-    target: TransformersTarget, items: Sequence[WorkItem], *, max_new_tokens: int, say: Callable[[str], None]
+    target: TransformersTarget, items: Sequence[WorkItem], length: int, *, max_new_tokens: int, say: Callable[[str], None]
 ) -> list[float]:
-    """Return S_1 to S_8: how often the first i of eight proposals were all accepted, without a confidence stop."""
-    arm = engine_arm(target, MOST_POSITIONS)
-    survived, rounds = [0] * MOST_POSITIONS, [0] * MOST_POSITIONS
+    """Return S_1 to S_length: how often the first i proposals were all accepted, without a confidence stop."""
+    arm = engine_arm(target, length)
+    survived, rounds = [0] * length, [0] * length
     for index, item in enumerate(items):
-        say(f"survival: prompt {index + 1}/{len(items)}")
+        say(f"survival at {length}: prompt {index + 1}/{len(items)}")
         arm(encode(item.messages, target.facts), max_new_tokens)
         assert arm.last is not None
         for record in arm.last.records[1:]:

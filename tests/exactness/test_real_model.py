@@ -21,7 +21,7 @@ import specframe
 from specframe.bench.arms import EngineArm, TransformersArm, lookup_strategy
 from specframe.bench.workload import WorkItem, core_workload
 from specframe.prompt import encode
-from specframe.strategy import Strategy
+from specframe.strategy import DrafterUse, Length, Strategy
 from specframe.target import Ticket
 from specframe.transformers_target import TransformersTarget
 
@@ -40,6 +40,7 @@ class Run:
     items: list[WorkItem]
     max_new_tokens: int
     seeds: tuple[int, ...]
+    draft_lengths: tuple[int, ...]
     bound: float
     results: dict[str, Any] = attrs.field(factory=dict)
 
@@ -67,6 +68,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         items,
         max_new_tokens=128 if is_full else 32,
         seeds=(0, 1, 2, 3) if is_full else (0,),
+        draft_lengths=tuple(range(1, 9)) if is_full else (3,),
         bound=2 * difference,
     )
     this.results |= {
@@ -142,6 +144,11 @@ def generate(run: Run, strategy: Strategy, item: WorkItem, **policy: Any) -> spe
     return arm.last
 
 
+def draft_strategy(length: int) -> Strategy:
+    """Return the demo draft with ``length`` proposals in every round."""
+    return Strategy(name="draft_model", length=Length(max_tokens=length), drafters=(DrafterUse("draft_model"),))
+
+
 def test_plain_and_lookup_greedy_equal_generate(run: Run) -> None:
     """Plain decoding and prompt lookup give the ids of ``model.generate(do_sample=False)``, stops included."""
     library = TransformersArm(run.target.model)
@@ -165,11 +172,26 @@ def test_lookup_coupled_equals_plain_sampling(run: Run) -> None:
             check(run, group, item, lookup.token_ids, plain, scale=TEMPERATURE, seed=seed)
 
 
-def test_lookup_is_used(run: Run) -> None:
+def test_draft_equals_plain(run: Run) -> None:
+    """The demo draft gives plain decoding's ids at every proposal length, greedy and coupled."""
+    policies: dict[str, dict[str, Any]] = {
+        "greedy": {},
+        "coupled": {"temperature": TEMPERATURE, "top_p": TOP_P, "seed": 0},
+    }
+    for (name, policy), item in itertools.product(policies.items(), run.items):
+        plain = generate(run, Strategy(), item, **policy)
+        for length in run.draft_lengths:
+            draft = generate(run, draft_strategy(length), item, **policy)
+            scale = policy.get("temperature", 1.0)
+            check(run, f"draft {length} against plain, {name}", item, draft.token_ids, plain, scale=scale)
+
+
+@pytest.mark.parametrize("strategy", [lookup_strategy(4, length="fixed"), draft_strategy(4)], ids=lambda s: s.name)
+def test_speculation_is_used(run: Run, strategy: Strategy) -> None:
     """The equalities above are about speculation: over all prompts, proposals were accepted and some were rejected."""
-    stats = [generate(run, lookup_strategy(4, length="fixed"), item).stats for item in run.items]
+    stats = [generate(run, strategy, item).stats for item in run.items]
     num_accepted, num_proposed = sum(s.num_accepted for s in stats), sum(s.num_proposed for s in stats)
-    run.results["lookup 4, greedy"] = {"proposed": num_proposed, "accepted": num_accepted}
+    run.results[f"{strategy.name} 4, greedy"] = {"proposed": num_proposed, "accepted": num_accepted}
     assert 0 < num_accepted < num_proposed
 
 
