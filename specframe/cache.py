@@ -160,8 +160,9 @@ class TransactionalCache(Cache):
 
     def _cut(self, length: int) -> None:
         del self.ids[length:]
-        for layer in self._buffers:
-            layer.cut(length)
+        with torch.inference_mode():  # what was made under it may be written under it only
+            for layer in self._buffers:
+                layer.cut(length)
 
 
 class Transaction:

@@ -41,36 +41,38 @@ def drafters(continuation: tuple[int, ...]) -> dict[str, list[Any]]:
     }
 
 
-@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "coupled"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gemma2"])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "sampling"),
+    [(kind, torch.bfloat16, SAMPLED) for kind in KINDS if kind != "gemma2"]
+    + [("llama", torch.bfloat16, {}), ("llama", torch.float32, {}), ("gemma3", torch.float32, SAMPLED)],
+    ids=str,
+)
 def test_speculation_is_bitwise_plain_decoding(kind, dtype, sampling):
     """Rows, keys and values of every committed position are equal to the bit, whatever was proposed and rejected."""
     model = long_model(kind, dtype)
     plain = RecordingTarget(model)
     engine = engine_on(plain, kernel="block:8")
     assert engine.kernel == Kernel(8, is_certified=True)
-    expected = engine.generate(PROMPT, max_new_tokens=70, **sampling)
+    expected = engine.generate(PROMPT, max_new_tokens=48, **sampling)
     assert expected.exactness == "bitwise" and expected.kernel == "block:8"
     accepted = rejected = 0
     for given in drafters(expected.token_ids).values():
         target = RecordingTarget(model)
-        result = engine_on(target, *given, length=12, kernel="block:8").generate(PROMPT, max_new_tokens=70, **sampling)
+        result = engine_on(target, *given, length=12, kernel="block:8").generate(PROMPT, max_new_tokens=48, **sampling)
         assert result.token_ids == expected.token_ids
         assert target.shapes == {8}
-        positions = range(len(PROMPT) - 1, len(PROMPT) + 69)
+        positions = range(len(PROMPT) - 1, len(PROMPT) + 47)
         assert all(torch.equal(target.read[position], plain.read[position]) for position in positions)
         assert all(torch.equal(one, other) for one, other in zip(target.layers(), plain.layers(), strict=True))
         accepted += result.stats.num_accepted
         rejected += result.stats.num_proposed - result.stats.num_accepted
-    assert accepted > 70 and rejected > 70
+    assert accepted > 48 and rejected > 48
 
 
 def test_rows_as_they_come_are_not_bitwise_equal():
     """A negative control: under ``single`` the same comparison fails, so it can."""
-    model = long_model("llama", torch.bfloat16)
+    model = long_model("llama", torch.float32)
     plain, target = RecordingTarget(model), RecordingTarget(model)
-    plain.read.clear()
     tokens = engine_on(plain, kernel="single").generate(PROMPT, max_new_tokens=40).token_ids
     one_by_one, together = [], []
     for width, rows in ((1, one_by_one), (8, together)):
@@ -154,12 +156,11 @@ def test_what_was_rolled_back_is_zero_where_attention_is_shown_it():
     ticket = Ticket(1, 0, 0)
     session.prefill(ticket, PROMPT)
     session.verify_linear(ticket, 5, [6, 7])
-    for layer in target.cache.layers:
-        layer.values[:, :, len(PROMPT) + 1 :] = torch.nan
-        layer.length = len(PROMPT) + 20
+    with torch.inference_mode():
+        for layer in target.cache.layers:
+            layer.values[:, :, len(PROMPT) + 1 : len(PROMPT) + 20] = torch.nan
+            layer.length = len(PROMPT) + 20
     session.commit(ticket, 1)
-    for layer in target.cache.layers:
-        layer.cut(len(PROMPT) + 1)
     assert torch.isfinite(session.verify_linear(ticket, 6, []).logits).all()
 
 
