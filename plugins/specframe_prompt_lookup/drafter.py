@@ -49,6 +49,8 @@ class PromptLookupSession:
         self._options, self._vocab_size, self._phrasebook = options, vocab_size, phrasebook
         self._index, self._trust = NgramIndex(options.min_ngram, options.max_ngram), Trust()
         self._num_before = self._num_offered = 0
+        self._copied_from: int | None = None  # where the last offer stands in the index
+        self._source: int | None = None  # where the text would go on if it went on copying
 
     def propose(self, round: Round) -> None:
         """Offer the continuation of the best match, as far as it is trusted; nothing without a match."""
@@ -68,6 +70,7 @@ class PromptLookupSession:
         """Index the new ids and learn from what became of the own offers."""
         assert commit.start_pos == len(self._index), "commits are contiguous"
         self._index.extend(commit.ids)
+        self._follow(commit)
         # After a rejection before the first own offer, the own ones were never put to the test.
         if self._num_offered and commit.num_accepted >= self._num_before:
             self._trust.learn(self._num_offered, min(commit.num_accepted - self._num_before, self._num_offered))
@@ -77,8 +80,16 @@ class PromptLookupSession:
         """Forget the request."""
         self._index = NgramIndex(self._options.min_ngram, self._options.max_ngram)
 
+    def _follow(self, commit: Commit) -> None:
+        """Keep the place in the source that is being copied: an edited copy parts from it, and comes back."""
+        if self._num_offered and commit.num_accepted > self._num_before and self._copied_from is not None:
+            self._source = self._copied_from + len(commit.ids) - self._num_before
+        elif self._source is not None:
+            self._source += len(commit.ids)
+
     def _find(self, provisional: Sequence[int]) -> tuple[Match, Iterator[int]] | None:
-        match = self._index.find(provisional)
+        match = self._index.find(provisional, near=self._source)
+        self._copied_from = match.next_pos if match is not None else None
         if match is not None:
             return match, self._index.copy(match.next_pos, provisional)
         return self._phrasebook.find(self._index.tail(provisional)) if self._phrasebook else None

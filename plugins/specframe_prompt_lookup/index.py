@@ -15,6 +15,9 @@ MAX_AGREEMENT = 32
 """A match is measured no further than this: longer ones are trusted alike, and a lookup stays cheap."""
 
 
+_NEAR = 16  # positions around a source that is being copied; an edit of it is rarely longer
+
+
 class Match(NamedTuple):
     """An earlier occurrence of the end: ``num_ids`` agree (at most 32), and what followed stands at ``next_pos``."""
 
@@ -58,10 +61,11 @@ class NgramIndex:
             ngrams = zip(*(window[i:] for i in range(n)), strict=False)
             table.update(zip(ngrams, range(first_pos + n, len(self._ids)), strict=False))
 
-    def find(self, provisional: Sequence[int] = ()) -> Match | None:
-        """Return the longest n-gram match of the end, of these the most recent; None when even the shortest has none.
+    def find(self, provisional: Sequence[int] = (), *, near: int | None = None) -> Match | None:
+        """Return the longest n-gram match of the end; None when even the shortest has none.
 
-        ``provisional`` ids count as if appended, but are not entered: they may be rejected. Each of them costs one
+        Of matches of one length the nearest to ``near`` wins, if one continues within 16 positions of it, else the most
+        recent. ``provisional`` ids count as if appended, but are not entered: they may be rejected. Each of them costs one
         comparison per n-gram size.
         """
         tail = self.tail(provisional)
@@ -74,9 +78,20 @@ class NgramIndex:
                     return Match(max(n, num_agreeing), len(self._ids) - num_known + end)
             next_pos = table.get(tuple(suffix))
             if next_pos is not None:
+                next_pos = self._nearest(suffix, near, next_pos)
                 found = self._ids[max(0, next_pos - MAX_AGREEMENT) : next_pos]
                 return Match(max(n, count_agreeing(found, tail)), next_pos)
         return None
+
+    def _nearest(self, ngram: list[int], near: int | None, most_recent: int) -> int:
+        """Return the position after the occurrence of an n-gram that is nearest to ``near``, or the most recent one's."""
+        if near is None or near == most_recent:
+            return most_recent
+        for distance in range(_NEAR + 1):
+            for end in (near - distance, near + distance):
+                if len(ngram) <= end < len(self._ids) and self._ids[end - len(ngram) : end] == ngram:
+                    return end
+        return most_recent
 
     def copy(self, next_pos: int, provisional: Sequence[int] = ()) -> Iterator[int]:
         """Yield the ids from a position on, without end.

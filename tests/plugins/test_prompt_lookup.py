@@ -133,6 +133,32 @@ def test_index_finds_what_a_search_of_everything_finds(
     assert len(index) == len(ids)
 
 
+@given(ids=letters, near=st.integers(-5, 70), sizes=st.tuples(st.integers(1, 4), st.integers(1, 4)).map(sorted))
+def test_of_equal_matches_the_nearest_to_the_source_wins(ids: list[int], near: int, sizes: list[int]) -> None:
+    """The longest size still decides; of its occurrences the nearest within 16 positions, else the most recent."""
+    index = NgramIndex(*sizes)
+    index.extend(ids)
+    found, recent = index.find(near=near), index.find()
+    if recent is None:
+        assert found is None
+        return
+    n = next(n for n in range(sizes[1], 0, -1) if any(ids[end - n : end] == ids[-n:] for end in range(n, len(ids))))
+    ends = [end for end in range(n, len(ids)) if ids[end - n : end] == ids[-n:]]
+    close = [end for end in ends if abs(end - near) <= 16]
+    assert found.next_pos == (min(close, key=lambda end: (abs(end - near), end)) if close else recent.next_pos)
+
+
+def test_an_edited_copy_comes_back_to_its_source() -> None:
+    """After a change the text goes on from where it was copied, not from the last place that looks alike."""
+    #         0123456789...            the copy, with X for d; then 'ef' stands near the source and, more recently, elsewhere
+    prompt = "abcdefghijklm efz "
+    generation = Generation(ids_of(prompt + "ab"), length="fixed")
+    assert generation.propose(room=2) == ids_of("cd")
+    generation.commit(ids_of("cX"), num_proposed=2, num_accepted=1)
+    generation.commit(ids_of("ef"))
+    assert generation.propose(room=3) == ids_of("ghi")
+
+
 @given(ids=letters, provisional=letters)
 def test_looking_up_provisional_ids_leaves_no_trace(ids: list[int], provisional: list[int]) -> None:
     """Rejected ids must not be found later: a lookup with provisional ids changes nothing."""
