@@ -1,0 +1,95 @@
+"""Write the tables of the docs from the stored results: ``python docs/tables.py``. A test asserts that they are current.
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; a result that is not stored has an empty one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def exactness(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Equal texts of the demo target, by what was compared."""
+    yield ["compared, float32, `single`", "equal texts", "near-ties"]
+    for group, counts in results.items():
+        if isinstance(counts, dict) and "matched" in counts:
+            yield [group, f"{counts['matched']}/{counts['compared']}", len(counts["near_ties"])]
+
+
+def exactness_block(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Equal texts and rows under blocks."""
+    yield ["compared, `block`", "equal texts", "bitwise equal rows"]
+    for group, counts in results.items():
+        if "texts" in counts:
+            rows = f"{counts['equal_rows']}/{counts['rows']}" if "rows" in counts else ""
+            yield [group, f"{counts['matched']}/{counts['texts']}", rows]
+
+
+def core(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time over transformers' plain decoding, float32."""
+    yield ["float32, time over transformers' plain decoding", "all", "edit", "quote", "json", "chat", "equal texts"]
+    for arm, kinds in results["over_library_plain"].items():
+        figures = [kinds[kind]["total_over_total"] for kind in ("all", "edit", "quote", "json", "chat")]
+        yield [arm, *figures, kinds["all"]["matched"]]
+
+
+def kernel_forwards(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time of a forward over that of one row as it comes."""
+    places = [(dtype, place) for dtype in ("float32", "bfloat16") for place in results[f"forwards_{dtype}"]]
+    yield ["rows of a forward", *(f"{dtype}, {place}" for dtype, place in places)]
+    for shape in results["forwards_float32"][places[0][1]]:
+        yield [shape, *(results[f"forwards_{dtype}"][place][shape] for dtype, place in places)]
+
+
+def kernel_calls(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time over transformers' plain decoding, bfloat16."""
+    yield ["bfloat16, time over transformers' plain decoding", "all", "edit", "quote", "json", "chat"]
+    for arm, kinds in results["over_library_plain_bfloat16"].items():
+        yield [arm, *(kinds[kind]["total_over_total"] for kind in ("all", "edit", "quote", "json", "chat"))]
+
+
+def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Survival and costs of the demo draft."""
+    survival, verify = results["survival"]["length 8"], results["milliseconds"]["verify"]
+    yield ["position i", *range(1, 9)]
+    yield ["S_i: the first i proposals accepted", *survival]
+    yield ["V(i): verification of i proposals over that of none", *(round(verify[str(i)] / verify["0"], 2) for i in range(1, 9))]
+    yield ["d_i: a draft token over V(0)", *[round(results["milliseconds"]["draft_token"] / verify["0"], 3)] * 8]
+
+
+TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] = {
+    "exactness": ("exactness", exactness),
+    "exactness_block": ("exactness_block", exactness_block),
+    "core": ("core", core),
+    "kernel_forwards": ("kernel", kernel_forwards),
+    "kernel_calls": ("kernel", kernel_calls),
+    "draft": ("draft", draft),
+}
+
+
+def table(name: str) -> str:
+    """Return a table as Markdown, or an empty text where nothing is stored."""
+    stored, rows_of = TABLES[name]
+    file = DOCS / "results" / f"{stored}.json"
+    if not file.is_file():
+        return ""
+    header, *rows = [[str(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def current(text: str) -> str:
+    """Return a page with its tables as they should be."""
+    return _TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
+
+
+if __name__ == "__main__":
+    for page in DOCS.glob("*.md"):
+        page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")

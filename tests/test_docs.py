@@ -1,0 +1,44 @@
+"""The docs' tables are those of the stored results, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+
+
+@pytest.fixture(scope="module")
+def tables():
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_are_made_from_the_stored_results(page, tables):
+    """A number that was typed in, or left from an earlier run, is no result."""
+    text = page.read_text(encoding="utf-8")
+    assert tables.current(text) == text
+
+
+def test_a_table_that_was_changed_by_hand_is_seen(tables):
+    """A negative control."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert tables.table("exactness").count("\n") > 3
+    assert tables.current(text.replace("12/12", "13/13")) == text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_files_exist(page):
+    """A page that moved leaves its readers nowhere."""
+    text = page.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
+    named = re.findall(r"`(docs/\w+\.md|examples/\w+\.py|specframe/[\w/]+\.py)`", text)
+    for path in [*(page.parent / link for link in links), *(ROOT / name for name in named)]:
+        assert path.exists(), path
