@@ -27,7 +27,7 @@ from specframe.request import Arguments, Request, integer, make_request
 from specframe.resolve import check_needs, make_drafters, read_pin, resolve_with_plugins
 from specframe.strategy import Strategy
 from specframe.stream import Result, Stream, hold_of
-from specframe.target import Target
+from specframe.target import Kernel, Target
 from specframe.text import TokenBytes
 
 _request_ids = itertools.count(1)
@@ -64,7 +64,7 @@ class Engine:
         )
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
-        self.kernel = target.kernel(self.strategy.kernel)
+        target.kernel(self.strategy.kernel)  # what cannot be kept is refused now
         self._draft_identities: dict[str, Manifest] | None = None
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._is_closed = False
@@ -75,6 +75,11 @@ class Engine:
         if self._identity is None or self._identity.weights.digest is None:
             self._identity = self._make_identity() if self._make_identity is not None else weighed_target(self.target)
         return self._identity
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel contract that the next request runs under; measured when it is new for the model and the machine."""
+        return self.target.kernel(self.strategy.kernel)
 
     @property
     def draft_identities(self) -> dict[str, Manifest]:

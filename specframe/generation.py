@@ -197,14 +197,14 @@ class Generation:
         if not self._pipeline.processors and not (self.request.policy.is_greedy and self._prefix.grammar is None):
             logits = logits.cpu()  # all rows in one transfer; they are processed there
         # On the host rows are chosen one by one, as far as they count; elsewhere all at once, in one synchronisation.
-        is_block = (
+        is_one_transfer = (
             self.request.policy.is_greedy and self._pipeline.is_plain(self._prefix) and logits.device.type != "cpu"
         )
 
         def row_at(index: int) -> Row | ChosenRow | CertainRow:
             if index < len(certain):
                 return certain[index]
-            if not is_block:
+            if not is_one_transfer:
                 return Row(logits[index - len(certain)], self._pipeline, self._prefix, start + index)
             if not choices:
                 choices.extend(top_choices(logits))

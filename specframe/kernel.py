@@ -12,7 +12,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ import torch
 
 from specframe.cache import GRANULE, TransactionalCache
 from specframe.errors import UnsupportedModel
+from specframe.manifest.digest import canonical
 from specframe.manifest.remember import remember
 from specframe.target import SINGLE, Kernel
 
@@ -30,40 +31,77 @@ if TYPE_CHECKING:
 
 WIDTHS = (4, 8, 16)
 EDGES = (64, 512, 2048)  # key lengths where kernels are known to change their ways
-_PROBE = 1  # the version of what is measured
+_PROBE = 2  # the version of what is measured
 _ACCEPTANCE = 0.7  # of a proposed token, for the choice of W: between open chat and a quotation
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_TOLERANCES = {"float64": 1e-6, "float32": 1e-3}  # of the largest logit; others 0.05
+_SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "NVIDIA_TF32_OVERRIDE")
+
+_measured: dict[str, Any] = {}  # of this process: one that cannot write its cache folder does not choose W twice
 
 
 def grant(target: TransformersTarget, wanted: str) -> Kernel:
     """Return the contract for a strategy's ``kernel``: ``auto`` (by dtype), ``single``, ``block`` or ``block:W``.
 
     W and the verdict on it are measured once for a machine, a model's shape, dtype and number of threads, and remembered.
-    Raises ``UnsupportedModel`` where blocks are asked for by name and the rows of the model depend on each other.
+    Where blocks cannot keep what they are for, ``auto`` is ``single`` with a note. Raises ``UnsupportedModel`` where they
+    are asked for by name and their rows would be wrong.
     """
     if wanted == "single" or (wanted == "auto" and target.facts.dtype in ("float32", "float64")):
         return SINGLE
     reason = why_rows_depend(target)
-    if reason and wanted == "auto":
-        return Kernel(note=f"kernel 'single' below float32: {reason}")
-    if reason:
-        raise UnsupportedModel(f"kernel '{wanted}' is not possible for this model: {reason}; use kernel 'single'")
-    key = _conditions(target)
+    key = conditions(target)
     _, _, given = wanted.partition(":")
-    width = int(given) if given else choose_width(remember("kernel-cost", key, lambda: measure_costs(target)))
-    if remember("kernel-probe", [key, width], lambda: rows_are_independent(target, width)):
+    width, is_certified = int(given) if given else 0, False
+    if not reason:
+        try:
+            width = width or choose_width(_once("kernel-cost", key, lambda: measure_costs(target)))
+            verdict = _once("kernel-probe", [key, width], lambda: probe(target, width))
+            reason, is_certified = verdict["wrong"], verdict["is_bitwise"]
+        except Exception as error:  # a model that cannot run padded, or too little memory: not remembered
+            reason = f"a padded forward failed ({type(error).__name__}: {error})"
+    if is_certified:
         return Kernel(width, is_certified=True)
+    if wanted != "auto" and reason:
+        raise UnsupportedModel(f"kernel '{wanted}' is not possible for this model: {reason}; use kernel 'single'")
+    if wanted == "auto":
+        return Kernel(note=f"kernel 'single' below float32: {reason or 'rows of a block are not bitwise equal here'}")
     return Kernel(width, note=f"rows of a block of {width} are not bitwise equal on this machine; the class is token-exact")
+
+
+def probe(target: TransformersTarget, width: int) -> dict[str, Any]:
+    """Return what makes blocks of a model wrong, or an empty text, and whether their rows are equal to the bit."""
+    wrong = "" if padding_is_hidden(target, width) else "its attention does not leave out the keys that its mask hides"
+    return {"wrong": wrong, "is_bitwise": not wrong and rows_are_independent(target, width)}
 
 
 def why_rows_depend(target: TransformersTarget) -> str:
     """Return why a row of this model depends on others of its call, or an empty text."""
-    config = target.model.config.get_text_config()
-    if any((getattr(config, name, None) or 0) > 1 for name in _EXPERTS):
+    names = ((name.rpartition(".")[2] + type(module).__name__).lower() for name, module in target.model.named_modules())
+    if any("expert" in name or "moe" in name for name in names):
         return "its experts are chosen and run for all rows of a call together"
     if target.facts.speculation_limit is not None:
         return "its RoPE depends on the length of the call"
     return ""
+
+
+def padding_is_hidden(target: TransformersTarget, width: int) -> bool:
+    """Whether rows over padded keys are those over the keys themselves, up to rounding.
+
+    Attention that takes no mask, or that counts positions from the end of the keys, reads what is not there.
+    """
+    tolerance = _TOLERANCES.get(target.facts.dtype, 0.05)
+    with probe_cache(target) as cache:
+        for start in _starts(target, width):
+            cache.fill(start)
+            cache.shout_behind(start + width)
+            rows = []
+            for granule in (1, GRANULE):
+                cache.show_multiples_of(granule)
+                rows.append(cache.feed(cache.ids[:width], width).double())
+                cache.cut(start)
+            if not float((rows[0] - rows[1]).abs().max()) <= tolerance * float(rows[0].abs().max()):
+                return False
+    return True
 
 
 def choose_width(costs: dict[str, float]) -> int:
@@ -92,13 +130,10 @@ def rows_are_independent(target: TransformersTarget, width: int) -> bool:
 
     What stands in the other rows is random in both.
     """
-    limit = target.facts.context_limit or EDGES[-1] + 2 * width
     num_tokens = width + 4
-    edges = {min(edge, limit - num_tokens // 2 - width) for edge in EDGES}
     random = np.random.default_rng(0)
     with probe_cache(target) as cache:
-        for edge in sorted(edges):
-            start = max(edge - num_tokens // 2, 1)
+        for start in _starts(target, width):
             cache.fill(start)
             singly = cache.decode(start, [1] * num_tokens, width, random)
             chunks: list[int] = []
@@ -108,6 +143,12 @@ def rows_are_independent(target: TransformersTarget, width: int) -> bool:
             if not all(torch.equal(one, other) for one, other in zip(singly, together, strict=True)):
                 return False
     return True
+
+
+def _starts(target: TransformersTarget, width: int) -> list[int]:
+    """Return positions from which a few tokens cross the edges of key lengths, as far as the context goes."""
+    limit = target.facts.context_limit or EDGES[-1] + 4 * width
+    return sorted({max(min(edge - width // 2 - 2, limit - 2 * width - 4), 1) for edge in EDGES})
 
 
 class ProbeCache:
@@ -145,6 +186,11 @@ class ProbeCache:
             layer.length = num_granules * GRANULE
         self.cut(length)
 
+    def shout_behind(self, length: int) -> None:
+        """Put values where none count that nobody can read without being changed by them."""
+        for layer in self._layers:
+            layer.values[:, :, length:] = 100
+
     def show_multiples_of(self, granule: int) -> None:
         """Show attention a multiple of ``granule`` positions from now on."""
         for layer in self._layers:
@@ -167,28 +213,53 @@ class ProbeCache:
 def probe_cache(target: TransformersTarget) -> Iterator[ProbeCache]:
     """Lend a cache that holds a first granule of random ids."""
     random = np.random.default_rng(1)
-    opening, ids = random.integers(0, target.facts.vocab_size, (2, GRANULE)).tolist()
+    ids = random.integers(0, target.facts.vocab_size, 3 * GRANULE).tolist()
     with torch.inference_mode():
-        cache = ProbeCache(target, ids)
-        cache.feed(opening, 1)
+        cache = ProbeCache(target, ids[GRANULE:])
+        cache.feed(ids[:GRANULE], 1)
         yield cache
 
 
-def _conditions(target: TransformersTarget) -> list[Any]:
+def circumstances(target: TransformersTarget) -> tuple[Any, ...]:
+    """Return what a verdict depends on and may change while a model is in use; cheap."""
+    model = target.model
+    return (
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.mkldnn.enabled,
+        torch.are_deterministic_algorithms_enabled(),
+        model.config.get_text_config()._attn_implementation,
+        *map(str, (model.dtype, model.device)),
+    )
+
+
+def conditions(target: TransformersTarget) -> list[Any]:
     """Return all that bitwise equality may depend on: the machine, the libraries, and the model's shape, not its weights."""
-    device = target.model.device
-    config = target.model.config.to_diff_dict()
+    model, device = target.model, target.model.device
+    config = model.config.to_diff_dict()
     for name in ("_name_or_path", "transformers_version"):
         config.pop(name, None)
+    # Not the configuration alone: adapters, quantised or replaced modules leave it as it is.
+    modules = [[name, type(module).__qualname__] for name, module in model.named_modules()]
+    tensors = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in model.state_dict().items()]
     return [
         _PROBE,
         torch.cuda.get_device_name(device) if device.type == "cuda" else [device.type, _processor()],
-        [platform.machine(), os.cpu_count(), torch.get_num_threads()],
+        [platform.machine(), os.cpu_count(), *(os.environ.get(name) for name in _SETTINGS)],
         [torch.__version__, torch.backends.cpu.get_cpu_capability(), version("transformers")],
+        [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32],
         repr(sorted(config.items())),
-        target.model.config._attn_implementation,
-        target.facts.dtype,
+        [modules, tensors],
+        list(circumstances(target)),
     ]
+
+
+def _once(kind: str, key: Any, make: Callable[[], Any]) -> Any:
+    """Return what was measured before, in this process or an earlier one, else measure it."""
+    name = f"{kind} {canonical(key)!r}"
+    if name not in _measured:
+        _measured[name] = remember(kind, key, make)
+    return _measured[name]
 
 
 def _processor() -> str:

@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specframe.attention import AttentionSwap
 from specframe.cache import GRANULE, TransactionalCache
 from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
-from specframe.kernel import grant
+from specframe.kernel import circumstances, grant
 from specframe.proposal import TargetFacts
 from specframe.target import SINGLE, Kernel, Ticket, Verification
 from specframe.views import ModelViews
@@ -46,8 +46,8 @@ class TransformersTarget:
         self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
-        self._kernels: dict[str, Kernel] = {}
-        self._cached_width: int | None = None
+        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._cache_made_by: tuple[Any, ...] = ()
         vocab_size, dtype, device = _shape_of(model)
         self.facts = TargetFacts(
             vocab_size=vocab_size,
@@ -70,16 +70,18 @@ class TransformersTarget:
 
     def kernel(self, wanted: str) -> Kernel:
         """Return the kernel contract for a strategy's ``kernel``; measured once for this model, machine and dtype."""
-        if wanted not in self._kernels:
-            self._kernels[wanted] = grant(self, wanted)
-        return self._kernels[wanted]
+        key = (wanted, *circumstances(self))
+        if key not in self._kernels:
+            self._kernels[key] = grant(self, wanted)
+        return self._kernels[key]
 
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TransformersSession:
         """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten."""
         check_evaluating(self.model)
-        if kernel.width != self._cached_width:
+        made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
+        if made_by != self._cache_made_by:
             self.reset()
-            self._cached_width = kernel.width
+            self._cache_made_by = made_by
         self.cache.pad_to(1 if kernel.width is None else GRANULE)
         limit = self.facts.context_limit
         self.cache.reserve((max_tokens if limit is None else min(max_tokens, limit)) + (kernel.width or 0))

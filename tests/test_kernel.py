@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from models import KINDS, CheckedTarget, RecordingTarget, engine_on, random_table, shared_model, tiny_model
-from transformers import AutoModelForCausalLM, MixtralConfig
+from transformers import AttentionInterface, AutoModelForCausalLM, MixtralConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import specframe.kernel
 from specframe import Engine, InvalidStrategy, Strategy, TransformersTarget, UnsupportedModel
@@ -29,6 +30,7 @@ def long_model(kind: str, dtype: torch.dtype) -> Any:
 def kept(tmp_path, monkeypatch):
     """Probe anew in every test."""
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(specframe.kernel, "_measured", {})
 
 
 def drafters(continuation: tuple[int, ...]) -> dict[str, list[Any]]:
@@ -216,23 +218,107 @@ def test_keys_that_depend_on_others_are_found():
 def test_the_verdict_is_remembered(monkeypatch):
     """The probe takes seconds on a real model; a second load asks what was found, unless the machine is another one."""
     asked = []
-    monkeypatch.setattr(specframe.kernel, "rows_are_independent", lambda target, width: asked.append(width) or True)
+
+    def probe(target, width):
+        asked.append(width)
+        return {"wrong": "", "is_bitwise": True}
+
+    monkeypatch.setattr(specframe.kernel, "probe", probe)
     model = long_model("llama", torch.float32)
-    for _ in range(2):
-        engine_on(TransformersTarget(model), kernel="block:8")
+    engine = engine_on(TransformersTarget(model), kernel="block:8")
+    monkeypatch.setattr(specframe.kernel, "_measured", {})  # another process
+    engine_on(TransformersTarget(model), kernel="block:8")
     engine_on(TransformersTarget(model), kernel="block:4")
     assert asked == [8, 4]
-    torch.set_num_threads(torch.get_num_threads() + 1)
-    engine_on(TransformersTarget(model), kernel="block:8")
-    torch.set_num_threads(torch.get_num_threads() - 1)
+    num_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads + 1)
+        assert engine.generate(PROMPT, max_new_tokens=2).exactness == "bitwise"
+    finally:
+        torch.set_num_threads(num_threads)
     assert asked == [8, 4, 8]
+    model.lm_head.register_parameter("added", torch.nn.Parameter(torch.zeros(2)))
+    engine_on(TransformersTarget(model), kernel="block:8")
+    assert asked == [8, 4, 8, 8]
 
 
-def test_by_default_precision_decides():
+def test_keys_of_other_circumstances_are_not_used():
+    """With another number of threads the same ids have other keys, so a cached prefix no longer is the reference's."""
+    target = CheckedTarget(long_model("llama", torch.float32))
+    engine = engine_on(target, kernel="block:8")
+    engine.generate(PROMPT, max_new_tokens=2)
+    target.fed.clear()
+    engine.generate((*PROMPT, 5), max_new_tokens=2)
+    assert target.fed == [8, 8]
+    target.fed.clear()
+    num_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads + 1)
+        engine.generate((*PROMPT, 5), max_new_tokens=2)
+    finally:
+        torch.set_num_threads(num_threads)
+    assert target.fed.count(64) == 2
+
+
+def test_a_choice_that_cannot_be_kept_is_kept_in_the_process(monkeypatch):
+    """W comes from times: measured twice it could be two, and one seed two texts."""
+    monkeypatch.setenv("SPECFRAME_CACHE_DIR", "/dev/null/nowhere")
+    costs = iter([{"4": 1.0, "8": 1.0, "16": 9.0}, {"4": 1.0, "8": 9.0, "16": 9.0}])
+    monkeypatch.setattr(specframe.kernel, "measure_costs", lambda target: next(costs))
+    model = long_model("llama", torch.float32)
+    assert [engine_on(TransformersTarget(model), kernel="block").kernel.width for _ in range(2)] == [8, 8]
+
+
+def test_attention_that_ignores_its_mask_gets_no_padding():
+    """Padded keys are hidden by a mask and by nothing else."""
+
+    def unmasked(module, query, key, value, attention_mask, **arguments):
+        return sdpa_attention_forward(module, query, key, value, None, **{**arguments, "is_causal": False})
+
+    AttentionInterface.register("test_unmasked", unmasked)
+    model = long_model("llama", torch.float32)
+    model.set_attn_implementation("test_unmasked")
+    with pytest.raises(UnsupportedModel, match="does not leave out the keys that its mask hides; use kernel 'single'"):
+        engine_on(TransformersTarget(model), kernel="block:8")
+    low = long_model("llama", torch.bfloat16)
+    low.set_attn_implementation("test_unmasked")
+    engine = engine_on(TransformersTarget(low))
+    assert engine.kernel.width is None
+    assert "does not leave out" in engine.generate(PROMPT, max_new_tokens=2).events[0].message
+
+
+def test_a_model_that_cannot_run_padded_still_runs():
+    """Some attention makes its own bias of the length that it expects: that is no reason to refuse the model."""
+
+    class Unpadded(TransformersTarget):
+        def run(self, ids, cache, num_rows):
+            if cache.layers[0].granule > 1:
+                raise RuntimeError("the size of tensor a (68) must match")
+            return super().run(ids, cache, num_rows)
+
+    engine = engine_on(Unpadded(long_model("llama", torch.bfloat16)))
+    result = engine.generate(PROMPT, max_new_tokens=2)
+    assert (result.kernel, result.exactness) == ("single", "token-exact")
+    assert "a padded forward failed (RuntimeError: the size" in result.events[0].message
+    with pytest.raises(UnsupportedModel, match="a padded forward failed"):
+        engine_on(Unpadded(long_model("llama", torch.float32)), kernel="block")
+
+
+def test_the_widest_block():
+    """The probe needs more ids than a block has rows."""
+    assert engine_on(TransformersTarget(long_model("llama", torch.float32)), kernel="block:64").kernel.is_certified
+
+
+def test_by_default_precision_decides(monkeypatch, tmp_path):
     """float32 decodes row by row; below it, where that would change the text, in blocks of a measured width."""
     assert engine_on(TransformersTarget(long_model("llama", torch.float32))).kernel == SINGLE
-    kernel = engine_on(TransformersTarget(long_model("llama", torch.bfloat16))).kernel
-    assert kernel.width in specframe.kernel.WIDTHS and kernel.is_certified
+    model = long_model("llama", torch.bfloat16)
+    assert engine_on(TransformersTarget(model)).kernel.width in specframe.kernel.WIDTHS
+    monkeypatch.setattr(specframe.kernel, "rows_are_independent", lambda target, width: False)
+    monkeypatch.setattr(specframe.kernel, "_measured", {})
+    monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "other"))
+    kernel = engine_on(TransformersTarget(model)).kernel  # blocks that promise nothing more would only cost
+    assert kernel.width is None and "not bitwise equal" in kernel.note
 
 
 def test_width_is_what_gives_most_tokens_for_its_cost():
@@ -265,6 +351,9 @@ def test_models_whose_rows_depend_on_each_other_are_refused():
     result = engine.generate([1, 2, 3], max_new_tokens=2)
     assert (result.kernel, result.exactness) == ("single", "token-exact")
     assert "experts" in result.events[0].message
+    dense = long_model("llama", torch.float32)
+    dense.config.num_experts = 16  # a field that a dense variant of a family may have
+    assert engine_on(TransformersTarget(dense), kernel="block:4").kernel.width == 4
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     with pytest.raises(UnsupportedModel, match="RoPE depends on the length"):
         engine_on(TransformersTarget(tiny_model(rope_parameters=rope)), kernel="block:8")

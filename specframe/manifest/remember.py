@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def remember(kind: str, key: Any, make: Callable[[], Any]) -> Any:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["sum"] == _sum(kept["value"]):
+            with contextlib.suppress(OSError):
+                os.utime(path)  # what is asked for is not the oldest
             return kept["value"]
     except (OSError, ValueError, KeyError, TypeError):  # not there, or not whole
         pass
