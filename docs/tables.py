@@ -60,7 +60,10 @@ def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
     survival, verify = results["survival"]["length 8"], results["milliseconds"]["verify"]
     yield ["position i", *range(1, 9)]
     yield ["S_i: the first i proposals accepted", *survival]
-    yield ["V(i): verification of i proposals over that of none", *(round(verify[str(i)] / verify["0"], 2) for i in range(1, 9))]
+    yield [
+        "V(i): verification of i proposals over that of none",
+        *(round(verify[str(i)] / verify["0"], 2) for i in range(1, 9)),
+    ]
     yield ["d_i: a draft token over V(0)", *[round(results["milliseconds"]["draft_token"] / verify["0"], 3)] * 8]
 
 

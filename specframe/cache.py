@@ -65,7 +65,8 @@ class BufferLayer(CacheLayerMixin):
             return
         if self.granule > 1 and self.is_initialized:
             # Attention multiplies what its mask hides by zero, which a NaN would survive.
-            assert self.keys is not None and self.values is not None
+            assert self.keys is not None
+            assert self.values is not None
             self.keys[:, :, length : self.length] = 0
             self.values[:, :, length : self.length] = 0
         self.length = length

@@ -65,7 +65,9 @@ def grant(target: TransformersTarget, wanted: str) -> Kernel:
         raise UnsupportedModel(f"kernel '{wanted}' is not possible for this model: {reason}; use kernel 'single'")
     if wanted == "auto":
         return Kernel(note=f"kernel 'single' below float32: {reason or 'rows of a block are not bitwise equal here'}")
-    return Kernel(width, note=f"rows of a block of {width} are not bitwise equal on this machine; the class is token-exact")
+    return Kernel(
+        width, note=f"rows of a block of {width} are not bitwise equal on this machine; the class is token-exact"
+    )
 
 
 def probe(target: TransformersTarget, width: int) -> dict[str, Any]:
@@ -197,7 +199,7 @@ class ProbeCache:
             layer.granule = granule
 
     def decode(self, start: int, chunks: Sequence[int], width: int, random: np.random.Generator) -> list[torch.Tensor]:
-        """Feed the first ids from ``start`` on in chunks, in blocks that random ids fill up; return their rows, keys and values."""
+        """Feed the first ids from ``start`` on in chunks, in blocks filled with random ids; return rows, keys and values."""
         self.cut(start)
         rows, position = [], 0
         for size in chunks:

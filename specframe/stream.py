@@ -24,9 +24,9 @@ class Result:
 
     ``token_ids``: the generated ids, a stop id included; ``text``: without stop strings and special tokens;
     ``finish_reason``: ``stop``, ``length``, or ``cancelled`` for a stream that was closed early; ``stop_match``: the stop id
-    or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``bitwise``,
-    ``token-exact`` or ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``log_probs``: natural logarithms of the model's probabilities of ``token_ids``, before any
-    processing, if asked for.
+    or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``bitwise``, ``token-exact`` or
+    ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``log_probs``: natural logarithms of the model's
+    probabilities of ``token_ids``, before any processing, if asked for.
     """
 
     token_ids: tuple[int, ...]

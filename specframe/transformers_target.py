@@ -109,7 +109,9 @@ class TransformersTarget:
         start, limit = cache.get_seq_length(), self.facts.context_limit
         if limit is not None and start + ids.shape[1] > limit and self._can_place:
             # Padding rows, which nobody reads; a table of positions has no entry for theirs.
-            arguments["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device).clamp(max=limit - 1)[None]
+            arguments["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device).clamp(
+                max=limit - 1
+            )[None]
         with self._attention():
             logits: torch.Tensor = self.model(input_ids=ids, **arguments).logits
         return logits
@@ -196,7 +198,9 @@ class TransformersSession:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
         ids = (pending, *proposal)
         if self._width is not None and len(ids) > self._width:
-            raise CacheError(f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more")
+            raise CacheError(
+                f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more"
+            )
         return Verification(self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._width))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:

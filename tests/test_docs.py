@@ -38,7 +38,7 @@ def test_a_table_that_was_changed_by_hand_is_seen(tables):
 def test_links_and_named_files_exist(page):
     """A page that moved leaves its readers nowhere."""
     text = page.read_text(encoding="utf-8")
-    links = [link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
+    links = list(re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text))
     named = re.findall(r"`(docs/\w+\.md|examples/\w+\.py|specframe/[\w/]+\.py)`", text)
     for path in [*(page.parent / link for link in links), *(ROOT / name for name in named)]:
         assert path.exists(), path

@@ -56,7 +56,8 @@ def test_speculation_is_bitwise_plain_decoding(kind, dtype, sampling):
     engine = engine_on(plain, kernel="block:8")
     assert engine.kernel == Kernel(8, is_certified=True)
     expected = engine.generate(PROMPT, max_new_tokens=48, **sampling)
-    assert expected.exactness == "bitwise" and expected.kernel == "block:8"
+    assert expected.exactness == "bitwise"
+    assert expected.kernel == "block:8"
     accepted = rejected = 0
     for given in drafters(expected.token_ids).values():
         target = RecordingTarget(model)
@@ -68,7 +69,8 @@ def test_speculation_is_bitwise_plain_decoding(kind, dtype, sampling):
         assert all(torch.equal(one, other) for one, other in zip(target.layers(), plain.layers(), strict=True))
         accepted += result.stats.num_accepted
         rejected += result.stats.num_proposed - result.stats.num_accepted
-    assert accepted > 48 and rejected > 48
+    assert accepted > 48
+    assert rejected > 48
 
 
 def test_rows_as_they_come_are_not_bitwise_equal():
@@ -197,7 +199,8 @@ def test_a_row_that_depends_on_others_is_found(monkeypatch):
     assert rows_are_independent(TransformersTarget(model), 8)
     assert not rows_are_independent(Leaky(model), 8)
     engine = engine_on(Leaky(model), kernel="block:8")
-    assert engine.kernel.width == 8 and not engine.kernel.is_certified
+    assert engine.kernel.width == 8
+    assert not engine.kernel.is_certified
     result = engine.generate(PROMPT, max_new_tokens=3)
     assert result.exactness == "token-exact"
     assert [event.message for event in result.events if "not bitwise equal" in event.message]
@@ -318,7 +321,8 @@ def test_by_default_precision_decides(monkeypatch, tmp_path):
     monkeypatch.setattr(specframe.kernel, "_measured", {})
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "other"))
     kernel = engine_on(TransformersTarget(model)).kernel  # blocks that promise nothing more would only cost
-    assert kernel.width is None and "not bitwise equal" in kernel.note
+    assert kernel.width is None
+    assert "not bitwise equal" in kernel.note
 
 
 def test_width_is_what_gives_most_tokens_for_its_cost():

@@ -174,7 +174,12 @@ def assisted(target: TransformersTarget, draft: Any, length: int, threshold: flo
 
 
 def survival(
-    target: TransformersTarget, items: Sequence[WorkItem], length: int, *, max_new_tokens: int, say: Callable[[str], None]
+    target: TransformersTarget,
+    items: Sequence[WorkItem],
+    length: int,
+    *,
+    max_new_tokens: int,
+    say: Callable[[str], None],
 ) -> list[float]:
     """Return S_1 to S_length: how often the first i proposals were all accepted, without a confidence stop."""
     arm = engine_arm(target, length)

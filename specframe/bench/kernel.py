@@ -127,7 +127,9 @@ def calls(
             name: timed.compare(name, f"plain, {name.split(', ')[1]}")["matched"] for name in arms if "block" in name
         },
         "threads": torch.get_num_threads(),
-        "seconds": {name: [[round(second, 4) for second in row] for row in rows] for name, rows in timed.seconds.items()},
+        "seconds": {
+            name: [[round(second, 4) for second in row] for row in rows] for name, rows in timed.seconds.items()
+        },
     }
 
 
