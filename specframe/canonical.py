@@ -32,7 +32,7 @@ class Canonical:
         if not ids:
             return mask
         only = np.zeros_like(mask)
-        only[ids[0]] = True
+        only[ids[0]] = mask[ids[0]]
         return only
 
     def advance(self, state: State, token: int) -> State:

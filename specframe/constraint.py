@@ -7,6 +7,7 @@ tokenisation and where it begins; all three are part of the target's distributio
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -69,6 +70,7 @@ class Grammars:
 
     def __init__(self, plugins: Plugins, facts: TargetFacts) -> None:
         self._plugins, self._facts = plugins, facts
+        self._lock = threading.Lock()  # requests are checked outside the hold on the target
         self._compiled: OrderedDict[tuple[Constraint, frozenset[int]], Grammar] = OrderedDict()
 
     def compile(self, constraint: Constraint, stop_ids: frozenset[int]) -> Grammar:
@@ -78,19 +80,20 @@ class Grammars:
         ``MissingPackage`` for one whose package is not installed, or ``PluginError``.
         """
         key = (constraint, stop_ids)
-        if key not in self._compiled:
-            facts = attrs.evolve(self._facts, stop_ids=stop_ids)
-            grammar = self._compile(constraint, facts)
-            self._compiled[key] = in_force(grammar, constraint.tokenization, constraint.after, facts)
-            if len(self._compiled) > MOST_COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(key)
-        return self._compiled[key]
+        with self._lock:
+            if key not in self._compiled:
+                facts = attrs.evolve(self._facts, stop_ids=stop_ids)
+                grammar = self._compile(constraint, facts)
+                self._compiled[key] = in_force(grammar, constraint.tokenization, constraint.after, facts)
+                if len(self._compiled) > MOST_COMPILED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(key)
+            return self._compiled[key]
 
     def _compile(self, constraint: Constraint, facts: TargetFacts) -> Grammar:
         entry = self._plugins.grammar(constraint.language)
         try:
-            return entry.compile(constraint.source, facts)
+            grammar = entry.compile(constraint.source, facts)
         except SpecframeError:
             raise
         except Exception as error:
@@ -98,6 +101,16 @@ class Grammars:
             raise PluginError(
                 f"grammar language '{entry.name}' of {entry.plugin} failed to compile a source: {cause}"
             ) from error
+        if not is_grammar(grammar):
+            raise PluginError(
+                f"grammar language '{entry.name}' of {entry.plugin} must return a Grammar (got {type(grammar).__name__})"
+            )
+        return grammar
+
+
+def is_grammar(value: Any) -> bool:
+    """Tell whether a value has what a ``Grammar`` has."""
+    return all(hasattr(value, name) for name in ("start", "mask", "advance", "is_final"))
 
 
 def in_force(grammar: Grammar, tokenization: str, after: str | int | None, facts: TargetFacts) -> Grammar:
@@ -117,11 +130,11 @@ def _check_marker(after: Any, facts: TargetFacts) -> None:
     if isinstance(after, str) and after:
         if facts.tokenizer is None:
             raise InvalidRequest("grammar_after", "as text needs a target with a tokenizer", after, "give a token id")
+        if any("\ud800" <= character <= "\udfff" for character in after):
+            raise InvalidRequest("grammar_after", "must be text without lone surrogates", after)
         return
     if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < facts.vocab_size:
         raise InvalidRequest("grammar_after", f"must be a text or an id in [0, {facts.vocab_size})", after)
-    if after in facts.stop_ids:
-        raise InvalidRequest("grammar_after", "must not be a stop id", after)
 
 
 def _text(name: str) -> Any:

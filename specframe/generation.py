@@ -85,6 +85,8 @@ class Generation:
         )
         if request.budget == 0:
             self.stopper.end("length")
+        elif self._prefix.is_complete(len(request.prompt_ids)):  # the grammar's only text is the empty one
+            self.stopper.end("stop")
         self._max_room = strategy.length.max_tokens
         if kernel.width is not None:
             self._max_room = min(self._max_room, kernel.width - 1)
@@ -175,12 +177,12 @@ class Generation:
         rows: list[CertainRow] = []
         if self.request.log_probs or self._pipeline.processors:
             return rows
-        start = len(self._prefix) - len(proposal)
+        start, vocab_size = len(self._prefix) - len(proposal), self._target.facts.vocab_size
         for position in range(start, len(self._prefix)):
-            token = self._prefix.certain(position)
+            token = self._prefix.certain(position, vocab_size)
             if token is None:
                 break
-            rows.append(CertainRow(token, position, self._target.facts.vocab_size))
+            rows.append(CertainRow(token, position, vocab_size))
         return rows
 
     def _forward(self, proposal: Proposal, *, num_skipped: int) -> Verification:

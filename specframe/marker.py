@@ -6,11 +6,13 @@ between the two, so it is not allowed; stop ids are not allowed before the marke
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from specframe.errors import InvalidRequest
 from specframe.grammar import Forced, Grammar, State, TextGrammar
 from specframe.proposal import TargetFacts
 from specframe.text import TokenBytes
@@ -28,6 +30,8 @@ class AfterMarker:
     def __init__(self, grammar: Grammar, marker: int | str, facts: TargetFacts) -> None:
         self._grammar = grammar
         self._token = marker if isinstance(marker, int) else _special_id(marker, facts)
+        if self._token in facts.stop_ids:
+            raise InvalidRequest("grammar_after", "must not be a stop id, which ends the output", marker)
         self._bytes = marker.encode() if isinstance(marker, str) else b""
         self._table = TokenBytes(facts.tokenizer) if self._token is None else None
         self._num_ids, self._stop_ids = facts.vocab_size, sorted(facts.stop_ids)
@@ -76,16 +80,26 @@ class AfterMarker:
         if self._table is None:
             return mask
         before = self._bytes[:state]
-        for token in range(self._num_ids):
-            text = before + self._table[token]
-            found = text.find(self._bytes)
-            if found >= 0 and found + len(self._bytes) < len(text):
+        for token, added in self._going_on:
+            if self._bytes in (before + added)[:-1]:
                 mask[token] = False
         return mask
 
+    @cached_property
+    def _going_on(self) -> list[tuple[int, bytes]]:
+        """The ids whose text goes on behind the marker's last byte, and that text."""
+        assert self._table is not None
+        texts = ((token, self._table[token]) for token in range(self._num_ids))
+        return [(token, text) for token, text in texts if self._bytes[-1:] in text[:-1]]
+
 
 def _special_id(marker: str, facts: TargetFacts) -> int | None:
-    """Return the id of a marker that is a special token, which adds no text; None for any other text."""
-    token = facts.tokenizer.convert_tokens_to_ids(marker)
-    is_known = isinstance(token, int) and facts.tokenizer.convert_ids_to_tokens(token) == marker
-    return token if is_known and TokenBytes(facts.tokenizer).is_special(token) else None
+    """Return the id of a marker that is a special token, which adds no text; None for a text without one."""
+    tokenizer, table = facts.tokenizer, TokenBytes(facts.tokenizer)
+    token = tokenizer.convert_tokens_to_ids(marker)
+    if isinstance(token, int) and tokenizer.convert_ids_to_tokens(token) == marker and table.is_special(token):
+        return token
+    if any(map(table.is_special, tokenizer.encode(marker, add_special_tokens=False))):
+        way_out = "a special token adds no text to be found; give it alone"
+        raise InvalidRequest("grammar_after", "must not hold a special token beside other text", marker, way_out)
+    return None

@@ -25,7 +25,10 @@ class Prefix:
         self.num_prompt = len(self.ids)
         self.grammar = grammar
         self._device = device
-        self._states: list[State] = [grammar.start] if grammar is not None else []
+        self._states: list[State] = []
+        if grammar is not None:
+            with _blamed_on_grammar():
+                self._states.append(grammar.start)
         self._masks: dict[int, npt.NDArray[np.bool_]] = {}  # of the positions of this round
         self._buffer: torch.Tensor | None = None
         self._num_buffered = 0
@@ -80,12 +83,15 @@ class Prefix:
             self._masks[length] = found
         return found
 
-    def certain(self, length: int) -> int | None:
-        """Return the one id that the grammar allows at position ``length``, or None where it allows another number of them."""
+    def certain(self, length: int, vocab_size: int) -> int | None:
+        """Return the one id that the grammar allows at position ``length``, or None where it allows another number of them.
+
+        None too for a mask that is not ``[vocab_size]``: its row is processed, which tells.
+        """
         if self.grammar is None:
             return None
         mask = self.mask(length)
-        return int(mask.argmax()) if np.count_nonzero(mask) == 1 else None
+        return int(mask.argmax()) if mask.shape == (vocab_size,) and np.count_nonzero(mask) == 1 else None
 
     def is_exhausted(self, length: int) -> bool:
         """Whether the grammar allows no id at position ``length``: its text is complete, or has run into a dead end."""

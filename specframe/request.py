@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import attrs
 import torch
 
-from specframe.constraint import Constraint, in_force, read_constraint
+from specframe.constraint import Constraint, in_force, is_grammar, read_constraint
 from specframe.errors import InvalidRequest
 from specframe.grammar import Grammar
 from specframe.policy import SamplingPolicy
@@ -129,7 +129,7 @@ def _grammar(arguments: Mapping[str, Any], facts: TargetFacts, stop_ids: frozens
     grammar = arguments.get("grammar")
     if grammar is None:
         return None
-    if not all(hasattr(grammar, name) for name in ("start", "mask", "advance", "is_final")):
+    if not is_grammar(grammar):
         raise InvalidRequest("grammar", "must be a Grammar (start, mask, advance, is_final)", grammar)
     return in_force(
         grammar,

@@ -42,6 +42,16 @@ def test_what_is_not_forced_stays():
     assert grammar.start_inside == Letters.start_inside
 
 
+def test_the_mask_is_never_wider_than_the_grammars():
+    """Prevents a grammar that forces what it does not allow from letting it through."""
+
+    class Wrong(Letters):
+        def forced(self, state):
+            return Forced((3,))
+
+    assert not Canonical(Wrong()).mask("").any()
+
+
 def test_held_pieces_do_not_narrow_the_mask():
     """A piece that could merge with what follows is not declared to be the only one."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -79,6 +81,9 @@ def plugins_with(compile, *names):
         ({"regex": "a", "grammar_after": ""}, "must be a text or an id"),
         ({"regex": "a", "grammar_after": 10_000}, "must be a text or an id"),
         ({"regex": "a", "grammar_after": min(STOP_IDS)}, "must not be a stop id"),
+        ({"regex": "a", "grammar_after": 7, "stop_ids": [7]}, "must not be a stop id"),
+        ({"regex": "a", "grammar_after": "</s>"}, "must not be a stop id"),
+        ({"regex": "a", "grammar_after": "\ud800"}, "must be text without lone surrogates"),
         ({"grammar": Stub("", FACTS), "grammar_tokenization": "canonical"}, "no TextGrammar"),
         ({"grammar": 5}, "must be a Grammar"),
     ],
@@ -163,6 +168,28 @@ def test_missing_languages_and_broken_plugins_are_told():
         with pytest.raises(kind, match=message):
             engine.stream([1], regex="a")
         assert engine.target.num_forwards == 0
+
+
+def test_what_is_no_grammar_is_told_with_its_plugin():
+    """Prevents a plugin's mistake from surfacing as an attribute error in a round."""
+    engine = Engine(ending_target(), strategy="none", plugins=plugins_with(lambda source, facts: None))
+    with pytest.raises(PluginError, match=r"of plugin 'stub' of stub-dist 1.0 must return a Grammar .got NoneType"):
+        engine.generate([1], regex="a")
+
+
+def test_a_grammar_is_compiled_once_for_all_threads():
+    """Prevents a request from another thread from compiling it again, or from finding it forgotten half-way."""
+    compiler = Compiler()
+
+    def compile_slowly(source, facts):
+        time.sleep(0.05)
+        return compiler(source, facts)
+
+    grammars = Grammars(plugins_with(compile_slowly), FACTS)
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: grammars.compile(Constraint("regex", "a"), STOP_IDS), range(4)))
+    assert compiler.sources == ["a"]
+    assert all(grammar is made[0] for grammar in made)
 
 
 def test_a_disabled_plugin_is_told():

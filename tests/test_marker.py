@@ -1,10 +1,11 @@
 """Constraints behind a marker: where they begin, what is free before, and what may not stand between (case H5)."""
 
+import attrs
 import numpy as np
 import pytest
 from grammars import FACTS, STOP_IDS, TOKENIZER, allowed
 
-from specframe import GrammarError
+from specframe import GrammarError, InvalidRequest, TokenBytes
 from specframe.grammar import Forced, TextGrammar
 from specframe.marker import AfterMarker, Behind
 
@@ -89,6 +90,33 @@ def test_a_special_token_is_found_by_its_name():
     """Special ids add no text, so that their text is never seen in an output."""
     grammar = AfterMarker(Once(), "<s>", FACTS)
     assert isinstance(grammar.advance(grammar.start, TOKENIZER.convert_tokens_to_ids("<s>")), Behind)
+
+
+@pytest.mark.parametrize("marker", [min(STOP_IDS), "</s>"])
+def test_a_stop_id_is_no_marker(marker):
+    """Prevents a marker that ends the output, or is not allowed before itself, from never coming."""
+    with pytest.raises(InvalidRequest, match="must not be a stop id"):
+        AfterMarker(Once(), marker, FACTS)
+    other = attrs.evolve(FACTS, stop_ids=frozenset({X}))
+    assert AfterMarker(Once(), marker, other).mask(0)[min(STOP_IDS)]
+
+
+def test_a_special_token_with_other_text_is_no_marker():
+    """Prevents a text that no output holds, for special tokens add none, from being waited for."""
+    with pytest.raises(InvalidRequest, match=r"must not hold a special token beside other text.*give it alone"):
+        AfterMarker(Once(), "<s>\n", FACTS)
+
+
+@pytest.mark.parametrize("marker", ["xa", "a", "ay", "xay", "\u00e9", "aa"])
+def test_what_is_free_before_a_marker_is_told_by_its_definition(marker):
+    """For every id, in every state: forbidden if it ends the output or holds the marker and more."""
+    grammar, table = AfterMarker(Once(), marker, FACTS), TokenBytes(TOKENIZER)
+    for state in range(len(marker.encode())):
+        before = marker.encode()[:state]
+        for token, is_allowed in enumerate(grammar.mask(state)):
+            text = before + table[token]
+            holds_more = any(text[:end].endswith(marker.encode()) for end in range(len(text)))
+            assert is_allowed == (token not in STOP_IDS and not holds_more)
 
 
 def test_a_grammar_without_text_may_stand_behind_a_marker():

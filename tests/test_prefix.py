@@ -1,11 +1,13 @@
 """The prefix against a naive list: device copy, truncation, grammar states."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from specframe.errors import GrammarError
 from specframe.prefix import Prefix
 
 
@@ -96,6 +98,28 @@ def test_grammar_advances_once_per_token():
         prefix.state(len(prefix))
         prefix.state(len(prefix) - 1)
     assert grammar.num_advances == 50
+
+
+def test_a_grammar_that_fails_at_once_is_blamed():
+    """Prevents an untyped error from a grammar that cannot tell its start."""
+
+    class Broken(SumGrammar):
+        start = property(lambda self: 1 // 0)
+
+    with pytest.raises(GrammarError, match="ZeroDivisionError"):
+        Prefix([1], Broken(), "cpu")
+
+
+def test_a_mask_of_another_width_makes_nothing_certain():
+    """Prevents a token from being taken without its row, where the row would tell that the mask is wrong."""
+
+    class Narrow(SumGrammar):
+        def mask(self, state):
+            return np.array([False, True])
+
+    prefix = Prefix([1], Narrow(), "cpu")
+    assert prefix.certain(1, vocab_size=2) == 1
+    assert prefix.certain(1, vocab_size=3) is None
 
 
 def test_without_a_grammar_there_is_no_state():

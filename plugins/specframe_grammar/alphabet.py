@@ -7,13 +7,14 @@ pattern's automaton: equal tails are one node, overlong forms and surrogates lea
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from specframe_grammar.automaton import DEAD
+from specframe import InvalidGrammar
+from specframe_grammar.automaton import DEAD, MOST_CELLS
 from specframe_grammar.characters import AFTER_UNICODE, Ranges
 
 ROOT = 0
@@ -26,17 +27,28 @@ _LEADS = ((0xC2, 0xE0, 1, 0x80), (0xE0, 0xF0, 2, 0x800), (0xF0, 0xF5, 3, 0x10000
 class Alphabet:
     """``symbols``: those that make up each set; ``table[node, byte]`` is a node, or ``~symbol`` of a whole character.
 
-    ``reach[node, symbol]``: whether the symbol has a character below the node. Node ``ROOT`` is between characters.
+    Node ``ROOT`` is between characters.
     """
 
     symbols: Mapping[Ranges, Sequence[int]]
     num_symbols: int
     table: npt.NDArray[np.int32]
-    reach: npt.NDArray[np.bool_]
+
+    def reach(self, letters: Collection[int] = range(256)) -> npt.NDArray[np.bool_]:
+        """Return which symbols have a character that bytes of ``letters`` make up below a node, ``[nodes, symbols]``."""
+        table = self.table[:, sorted(letters)]
+        found = np.zeros((len(table), self.num_symbols), dtype=np.bool_)
+        # A node is numbered after those below it, and the root before all.
+        for node in (*range(1, len(table)), ROOT):
+            row = table[node]
+            found[node, ~row[row < 0]] = True
+            found[node] |= found[np.unique(row[row > 0])].any(axis=0)
+        found[:, DEAD] = False
+        return found
 
 
 def make_alphabet(sets: Iterable[Ranges]) -> Alphabet:
-    """Return the alphabet of some character sets."""
+    """Return the alphabet of some character sets. Raises ``InvalidGrammar`` beyond a bound."""
     sets = sorted(sets)
     starts, owners = _intervals(sets)
     number: dict[frozenset[int], int] = {frozenset(): DEAD}
@@ -45,8 +57,14 @@ def make_alphabet(sets: Iterable[Ranges]) -> Alphabet:
     for owner, symbol in number.items():
         for index in owner:
             symbols[sets[index]].append(symbol)
-    table, reach = _Utf8(starts, labels, len(number)).tables()
-    return Alphabet(symbols, len(number), table, reach)
+    table = _Utf8(starts, labels).table()
+    if len(table) * len(number) > MOST_CELLS:
+        raise InvalidGrammar(
+            "regex",
+            f"{len(number):,} kinds of characters with {len(table):,} UTF-8 nodes are too many",
+            way_out="use fewer different characters, or classes of them",
+        )
+    return Alphabet(symbols, len(number), table)
 
 
 def _intervals(sets: Sequence[Ranges]) -> tuple[list[int], list[set[int]]]:
@@ -70,27 +88,20 @@ def _intervals(sets: Sequence[Ranges]) -> tuple[list[int], list[set[int]]]:
 class _Utf8:
     """The machine in the making."""
 
-    def __init__(self, starts: Sequence[int], labels: Sequence[int], num_symbols: int) -> None:
-        self._starts, self._labels, self._num_symbols = starts, labels, num_symbols
+    def __init__(self, starts: Sequence[int], labels: Sequence[int]) -> None:
+        self._starts, self._labels = starts, labels
         self._rows: list[list[int]] = [[_DEAD_LEAF] * 256]
         self._known: dict[tuple[int, ...], int] = {}
 
-    def tables(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    def table(self) -> npt.NDArray[np.int32]:
+        """Return the whole machine."""
         root = self._rows[ROOT]
         root[:0x80] = [~self._label(point) for point in range(0x80)]
         for first, after, num_following, least in _LEADS:
             mask = (1 << (6 - num_following)) - 1
             for lead in range(first, after):
                 root[lead] = self._below((lead & mask) << (6 * num_following), num_following, least)
-        table = np.array(self._rows, dtype=np.int32)
-        # A node is numbered after those below it, and the root before all.
-        reach = np.zeros((len(table), self._num_symbols), dtype=np.bool_)
-        for node in (*range(1, len(table)), ROOT):
-            row = table[node]
-            reach[node, ~row[row < 0]] = True
-            reach[node] |= reach[np.unique(row[row > 0])].any(axis=0)
-        reach[:, DEAD] = False
-        return table, reach
+        return np.array(self._rows, dtype=np.int32)
 
     def _below(self, point: int, num_following: int, least: int) -> int:
         """Return what the bytes so far lead to: a node, or ``~symbol``; ``point`` is the first character below."""

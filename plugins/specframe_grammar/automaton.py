@@ -41,7 +41,8 @@ def build(tree: pattern.Node, symbols: Mapping[Ranges, Sequence[int]], num_symbo
     """Return the automaton of a tree, whose character sets are ``symbols``. Raises ``InvalidGrammar`` beyond a bound."""
     network = _Network()
     start = network.add(tree, network.end)
-    return _live(*_subsets(network, start, symbols, num_symbols))
+    moves, finals = _subsets(network, start, symbols, num_symbols)
+    return _live(moves, finals, num_symbols)
 
 
 def character_sets(tree: pattern.Node) -> set[Ranges]:
@@ -62,6 +63,7 @@ class _Network:
         self.free: list[list[int]] = []
         self.sets: list[Ranges | None] = []
         self.targets: list[int] = []
+        self._work = 0
         self.end = self._position()
 
     def add(self, node: pattern.Node, target: int) -> int:
@@ -69,6 +71,8 @@ class _Network:
         match node:
             case pattern.Characters(ranges):
                 return self._position(ranges, target)
+            case pattern.Sequence(()):  # a position too, so that repeats of nothing are bounded
+                return self._position(free=[target])
             case pattern.Sequence(parts):
                 for part in reversed(parts):
                     target = self.add(part, target)
@@ -86,6 +90,9 @@ class _Network:
                 if position not in seen:
                     seen.add(position)
                     stack.append(position)
+        self._work += len(seen)
+        if self._work > MOST_WORK:
+            raise _too_many(f"{MOST_WORK:,} steps of work")
         return frozenset(p for p in seen if self.sets[p] is not None or p == self.end)
 
     def _add_repeat(self, part: pattern.Node, low: int, high: int | None, target: int) -> int:
@@ -113,14 +120,13 @@ class _Network:
 
 def _subsets(
     network: _Network, start: int, symbols: Mapping[Ranges, Sequence[int]], num_symbols: int
-) -> tuple[list[dict[int, int]], list[bool], int]:
-    """Return the moves of every subset of positions by symbol, which are final, and the number of symbols."""
+) -> tuple[list[dict[int, int]], list[bool]]:
+    """Return the moves of every subset of positions by symbol, and which are final."""
     first = network.closure([start])
     known = {first: 1}
     moves: list[dict[int, int]] = [{}, {}]
     finals = [False, network.end in first]
     queue = [first]
-    work = 0
     while queue:
         subset = queue.pop()
         targets: dict[int, set[int]] = {}
@@ -130,7 +136,6 @@ def _subsets(
                 targets.setdefault(symbol, set()).add(network.targets[position])
         for symbol, reached in targets.items():
             closed = network.closure(reached)
-            work += len(reached) + len(closed)
             number = known.get(closed)
             if number is None:
                 number = known[closed] = len(moves)
@@ -138,32 +143,43 @@ def _subsets(
                 finals.append(network.end in closed)
                 queue.append(closed)
             moves[known[subset]][symbol] = number
-        if len(moves) > MOST_STATES or len(moves) * num_symbols > MOST_CELLS or work > MOST_WORK:
-            raise InvalidGrammar(
-                "regex",
-                f"the automaton has more than {MOST_STATES:,} states, {MOST_CELLS:,} moves or {MOST_WORK:,} steps of work",
-                way_out="use smaller bounds, or alternatives that differ in their first characters",
-            )
-    return moves, finals, num_symbols
+        if len(moves) > MOST_STATES:
+            raise _too_many(f"{MOST_STATES:,} states")
+        if len(moves) * num_symbols > MOST_CELLS:
+            raise _too_many(f"{MOST_CELLS:,} moves")
+    return moves, finals
+
+
+def _too_many(what: str) -> InvalidGrammar:
+    return InvalidGrammar(
+        "regex",
+        f"the automaton takes more than {what}",
+        way_out="use smaller bounds, or alternatives that differ in their first characters",
+    )
 
 
 def _live(moves: list[dict[int, int]], finals: list[bool], num_symbols: int) -> Automaton:
     """Return the automaton of the states from which a final one is reached."""
-    sources: list[list[int]] = [[] for _ in moves]
+    table = np.zeros((len(moves), num_symbols), dtype=np.int32)
     for state, row in enumerate(moves):
-        for target in row.values():
-            sources[target].append(state)
-    live = {state for state, is_final in enumerate(finals) if is_final}
-    stack = list(live)
+        table[state, list(row)] = list(row.values())
+    is_kept = reaching(table, np.array(finals))
+    number = np.where(is_kept, np.cumsum(is_kept, dtype=np.int32), DEAD)
+    is_kept[DEAD] = True
+    return Automaton(number[table[is_kept]], np.array(finals)[is_kept], int(number[1]))
+
+
+def reaching(table: npt.NDArray[np.int32], finals: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return from which states of a table a final one is reached, ``[states]``."""
+    sources: list[list[int]] = [[] for _ in finals]
+    states, symbols = np.nonzero(table)
+    for state, target in zip(states.tolist(), table[states, symbols].tolist(), strict=True):
+        sources[target].append(state)
+    found = finals.copy()
+    stack = np.flatnonzero(finals).tolist()
     while stack:
         for source in sources[stack.pop()]:
-            if source not in live:
-                live.add(source)
+            if not found[source]:
+                found[source] = True
                 stack.append(source)
-    number = {state: index for index, state in enumerate(sorted(live), 1)}
-    table = np.zeros((len(number) + 1, num_symbols), dtype=np.int32)
-    for state, row in enumerate(moves):
-        for symbol, target in row.items():
-            if state in live and target in live:
-                table[number[state], symbol] = number[target]
-    return Automaton(table, np.array([False, *(finals[state] for state in sorted(live))]), number.get(1, DEAD))
+    return found

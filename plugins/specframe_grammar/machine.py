@@ -1,10 +1,12 @@
 """The byte machine of a pattern: an automaton over characters, read as UTF-8 one byte at a time.
 
-A state is an integer that stands for (automaton state, UTF-8 node). Where they are many, the two tables are not multiplied
-out, so that a Unicode class costs its nodes once and not once for each state.
+A state is an integer: the automaton's state, and in its low bits the UTF-8 node inside a character. The two tables are not
+multiplied out, so that a Unicode class costs its nodes once and not once for each state.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,76 +14,96 @@ import numpy.typing as npt
 from specframe import InvalidGrammar
 from specframe_grammar import alphabet, automaton, pattern
 
-Indices = npt.NDArray[np.intp]
+Indices = npt.NDArray[np.integer[Any]] | np.integer[Any]
+"""States, symbols, nodes or bytes: many at once, or one."""
 
 
 DEAD = 0
 """The state that no text completes."""
-
-MOST_ROWS = 4_096
-"""States up to which all moves are written out; 8 MiB."""
 
 
 class ByteMachine:
     """Moves over bytes. ``start`` is ``DEAD`` where no text matches."""
 
     def __init__(self, made: automaton.Automaton, letters: alphabet.Alphabet) -> None:
-        self._num_nodes = len(letters.table)
-        num_states = len(made.table) * self._num_nodes
-        if num_states > automaton.MOST_CELLS:
+        num_states, num_nodes = len(made.table), len(letters.table)
+        self._num_bits = (num_nodes - 1).bit_length()
+        if num_states << self._num_bits > automaton.MOST_CELLS:
             raise InvalidGrammar(
                 "regex",
-                f"{len(made.table):,} states with character classes of {self._num_nodes:,} UTF-8 nodes are too many",
+                f"{num_states:,} states with character classes of {num_nodes:,} UTF-8 nodes are too many",
                 way_out="use simpler classes, such as [^,] or the flag (?a), or smaller bounds",
             )
-        self._num_symbols = letters.num_symbols
-        self._moves = made.table.astype(np.intp).ravel()
-        self._utf8 = letters.table.astype(np.intp).ravel()
-        leads_on = (made.table != automaton.DEAD).astype(np.float32)
-        is_live = leads_on @ letters.reach.astype(np.float32).T > 0
-        is_live[automaton.DEAD] = False
-        is_live[:, alphabet.ROOT] |= made.finals  # between characters a state also lives if it is final
-        self._is_live = is_live.ravel()
-        self._finals = made.finals
-        self.alphabet = frozenset(np.flatnonzero((letters.table != ~automaton.DEAD).any(axis=0)).tolist())
-        """The bytes that any text may hold."""
-        self.start = made.start * self._num_nodes
-        self._rows: Indices | None = None
-        if num_states <= MOST_ROWS:
-            self._rows = self._moved(np.repeat(np.arange(num_states), 256), np.tile(np.arange(256), num_states))
+        self._made, self._letters = made, letters
+        # One more symbol stands for a byte inside a character, which leaves the automaton where it is.
+        self._num_symbols = letters.num_symbols + 1
+        moves = np.concatenate((made.table, np.arange(num_states)[:, None]), axis=1)
+        self._moves = (moves.astype(np.intp) * self._num_symbols).ravel()
+        is_whole = letters.table < 0
+        self._symbol_of = np.where(is_whole, ~letters.table, letters.num_symbols).astype(np.intp).ravel()
+        self._node_of = np.where(is_whole, alphabet.ROOT, letters.table).astype(np.intp).ravel()
+        self._is_live = self._leading_to(made.table != automaton.DEAD, letters.reach())
+        self.start = made.start << self._num_bits
 
     def is_final(self, state: int) -> bool:
         """Tell whether a text may end in a state; never inside a character."""
-        return state % self._num_nodes == alphabet.ROOT and bool(self._finals[state // self._num_nodes])
+        return state & self._node_mask == alphabet.ROOT and bool(self._made.finals[state >> self._num_bits])
+
+    def is_completed_by(self, letters: frozenset[int]) -> bool:
+        """Tell whether from every live state a text of these bytes alone leads to a final one."""
+        made, reach = self._made, self._letters.reach(letters)
+        completed = automaton.reaching(made.table * reach[alphabet.ROOT], made.finals)
+        return not (self._is_live & ~self._leading_to(completed[made.table], reach)).any()
+
+    def read(self, nodes: Indices, letters: Indices) -> tuple[Indices, Indices]:
+        """Return the UTF-8 nodes and the symbols that bytes lead to from nodes, ``[n]`` each."""
+        cells = (nodes << 8) | letters
+        return self._node_of[cells], self._symbol_of[cells]
+
+    def parts(self, state: int) -> tuple[int, int]:
+        """Return the row of a state's moves, which stands for the automaton's state in ``move``, and its UTF-8 node."""
+        return (state >> self._num_bits) * self._num_symbols, state & self._node_mask
+
+    def move(self, rows: Indices, symbols: Indices) -> Indices:
+        """Return the rows that symbols lead to from rows, ``[n]`` each; 0 where no text goes on so."""
+        moved: Indices = self._moves[rows + symbols]
+        return moved
+
+    def joined(self, rows: Indices, nodes: Indices) -> Indices:
+        """Return the states of rows and UTF-8 nodes, ``[n]`` each; ``DEAD`` where no text goes on so."""
+        states = (rows // self._num_symbols << self._num_bits) | nodes
+        live: Indices = states * self._is_live[states]
+        return live
 
     def step(self, states: Indices, letters: Indices) -> Indices:
         """Return where bytes lead from states, ``[n]`` each; ``DEAD`` where no text goes on so."""
-        if self._rows is None:
-            return self._moved(states, letters)
-        reached: Indices = self._rows[states * 256 + letters]
-        return reached
+        nodes, symbols = self.read(states & self._node_mask, letters)
+        return self.joined(self.move((states >> self._num_bits) * self._num_symbols, symbols), nodes)
 
     def advance(self, state: int, text: bytes) -> int:
         """Return the state after bytes, ``DEAD`` where no text goes on so."""
         for byte in text:
-            if self._rows is not None:
-                state = int(self._rows[state * 256 + byte])
-            else:
-                state = int(self._moved(np.array([state]), np.array([byte]))[0])
+            state = int(self.step(np.intp(state), np.intp(byte)))
         return state
 
     def next_bytes(self, state: int) -> list[int]:
         """Return the bytes that some text goes on with, ascending."""
-        return np.flatnonzero(self.step(np.full(256, state), np.arange(256))).tolist()
+        return np.flatnonzero(self.step(np.intp(state), np.arange(256))).tolist()
 
-    def _moved(self, states: Indices, letters: Indices) -> Indices:
-        current, node = np.divmod(states, self._num_nodes)
-        found = self._utf8[node * 256 + letters]
-        is_whole = found < 0
-        node = np.where(is_whole, alphabet.ROOT, found)
-        moved = self._moves[current * self._num_symbols + np.where(is_whole, ~found, automaton.DEAD)]
-        reached = np.where(is_whole, moved, current) * self._num_nodes + node
-        return np.where(self._is_live[reached], reached, DEAD)
+    @property
+    def _node_mask(self) -> int:
+        return (1 << self._num_bits) - 1
+
+    def _leading_to(self, is_good: npt.NDArray[np.bool_], reach: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return, by state, whether it is final or some symbol below its UTF-8 node has a good move.
+
+        ``is_good``: ``[automaton's state, symbol]``; ``reach``: ``[node, symbol]``, the symbols that count.
+        """
+        leads = np.zeros((len(is_good), 1 << self._num_bits), dtype=np.bool_)
+        leads[:, : len(reach)] = is_good.astype(np.float32) @ reach.astype(np.float32).T > 0
+        leads[:, alphabet.ROOT] |= self._made.finals
+        leads[automaton.DEAD] = False
+        return leads.ravel()
 
 
 def make_machine(tree: pattern.Node) -> ByteMachine:

@@ -14,12 +14,17 @@ MOST_BYTES = 64 * 1024 * 1024
 """Of one grammar's packed masks: 10,000 states at 49,000 ids, 2,000 at 262,000."""
 
 
+def most_masks(num_ids: int, most_bytes: int = MOST_BYTES) -> int:
+    """Return how many packed masks a grammar keeps."""
+    return max(1, most_bytes // max(1, num_ids // 8))
+
+
 class Masks:
     """The masks of a grammar's states, ``[ids]`` bool each."""
 
     def __init__(self, num_ids: int, most_bytes: int = MOST_BYTES) -> None:
         self._num_ids = num_ids
-        self._most = max(1, most_bytes // max(1, num_ids // 8))
+        self._most = most_masks(num_ids, most_bytes)
         self._packed: OrderedDict[Hashable, npt.NDArray[np.uint8]] = OrderedDict()
 
     def __len__(self) -> int:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
 
 import specframe
-from specframe_grammar import schema
-from specframe_grammar.masks import Mask
+from specframe_grammar import lark, schema
+from specframe_grammar.masks import Mask, most_masks
 from specframe_grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 # declared tokenisation, not of the language.
 _HEADER = '%llguidance {"no_forcing": true}\n'
 _PLACE = re.compile(r"(?:at )?(?P<line>\d+)\((?P<column>\d+)\): (?:failed to compile JSON schema: )?")
-_QUOTATION = re.compile(r"\n +1 \|")
-_OPTIONS = re.compile(r"^\s*%llguidance\b", re.MULTILINE)
+_QUOTATION = re.compile(r"\n *(?:\d+ \||<)")
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _EVERY_BYTE = range(256)
 
@@ -54,6 +54,9 @@ class ParserGrammar:
     def __init__(self, language: str, source: str, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._matcher = _matcher(language, source, _tokenizer(vocabulary, vocabulary.texts))
+        self._fresh = self._matcher.deep_copy()
+        self._masked: deque[ref[Node]] = deque()
+        self._most_masked = most_masks(len(vocabulary.texts))
         self.start_inside = self._at = Node()
         self.start = Node() if vocabulary.has_first else self.start_inside
         if vocabulary.has_first:
@@ -70,6 +73,11 @@ class ParserGrammar:
         """Return which ids may come next."""
         if state.packed is None:
             state.packed = np.packbits(self._made_mask(state))
+            self._masked.append(ref(state))
+            if len(self._masked) > self._most_masked:
+                oldest = self._masked.popleft()()
+                if oldest is not None:
+                    oldest.packed = None
         return np.unpackbits(state.packed, count=len(self._vocabulary.texts)).view(np.bool_)
 
     def advance(self, state: Node, token: int) -> Node:
@@ -112,19 +120,23 @@ class ParserGrammar:
             return Node(state, is_stopped=True)
         fed: tuple[int, ...] = (token,)
         if state is self.start and self._vocabulary.has_first:
-            fed = self._vocabulary.split(self._vocabulary.first_texts[token])
+            fed = tuple(len(self._vocabulary.texts) + byte for byte in self._vocabulary.first_texts[token])
         if not state.is_stopped and fed:
             matcher = self._moved(state)
             num_fed = matcher.try_consume_tokens(list(fed))
             if num_fed == len(fed):
                 self._at = Node(state, fed)
                 return self._at
+            if matcher.is_error():
+                raise _failed(matcher)
             if num_fed:
                 matcher.rollback(num_fed)
         raise specframe.GrammarError(f"id {token} is not allowed here; the grammar was advanced past its mask")
 
     def _moved(self, state: Node) -> LLMatcher:
         """Return the matcher, moved to a state: back to where the two paths part, and forward."""
+        if self._matcher.is_error():  # it stays so, and another text may have what this one was too much for
+            self._matcher, self._at = self._fresh.deep_copy(), self.start_inside
         here, there, num_back = self._at, state, 0
         forward: list[tuple[int, ...]] = []
         while here is not there:
@@ -136,11 +148,9 @@ class ParserGrammar:
                 there = there.parent
             else:  # two roots: the start of an output, and that inside one
                 break
-        if num_back and not self._matcher.rollback(num_back):
-            raise specframe.GrammarError(f"the parser cannot go back: {self._matcher.get_error()}")
         ids = [token for fed in reversed(forward) for token in fed]
-        if ids and self._matcher.try_consume_tokens(ids) < len(ids):
-            raise specframe.GrammarError(f"the parser does not take what it took before: {self._matcher.get_error()}")
+        if (num_back and not self._matcher.rollback(num_back)) or self._matcher.try_consume_tokens(ids) < len(ids):
+            raise _failed(self._matcher)
         self._at = state
         return self._matcher
 
@@ -165,14 +175,7 @@ def compile_json_schema(source: str, facts: specframe.TargetFacts) -> ParserGram
 
 def compile_lark(source: str, facts: specframe.TargetFacts) -> ParserGrammar:
     """Return the grammar of a Lark grammar as llguidance reads it. Raises ``InvalidGrammar``."""
-    options = _OPTIONS.search(source)
-    if options is not None:
-        raise specframe.InvalidGrammar(
-            "lark",
-            "'%llguidance' options would change the declared tokenisation",
-            offset=options.start(),
-            way_out="leave it out",
-        )
+    lark.check(source)
     return ParserGrammar("lark", source, Vocabulary.of(facts))
 
 
@@ -193,8 +196,11 @@ def _invalid(language: str, source: str, message: str) -> specframe.InvalidGramm
     problem = " ".join(message[place.end() if place is not None else 0 :].split())
     if place is None or language != "lark":
         return specframe.InvalidGrammar(language, problem)
-    lines = source.splitlines(keepends=True)[: int(place["line"]) - 1 - _HEADER.count("\n")]
-    return specframe.InvalidGrammar(language, problem, offset=sum(map(len, lines)) + int(place["column"]) - 1)
+    lines = source.split("\n")
+    number = int(place["line"]) - 1 - _HEADER.count("\n")
+    before = "".join(lines[number : number + 1]).encode()[: int(place["column"]) - 1]  # columns are of bytes
+    offset = sum(len(line) + 1 for line in lines[:number]) + len(before.decode(errors="ignore"))
+    return specframe.InvalidGrammar(language, problem, offset=offset)
 
 
 def _unpacked(matcher: LLMatcher, num_ids: int) -> Mask:
@@ -202,18 +208,25 @@ def _unpacked(matcher: LLMatcher, num_ids: int) -> Mask:
         return np.zeros(num_ids, dtype=np.bool_)
     packed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     if matcher.is_error():
-        raise specframe.GrammarError(f"the parser failed: {matcher.stop_reason()}")
+        raise _failed(matcher)
     return np.unpackbits(packed, count=num_ids, bitorder="little").view(np.bool_)
 
 
+def _failed(matcher: LLMatcher) -> specframe.GrammarError:
+    return specframe.GrammarError(f"the parser failed: {matcher.get_error().partition(chr(10))[0]}")
+
+
 class _Texts:
-    """What llguidance asks of a tokenizer. Its end-of-sequence id is one more than there are, and never used."""
+    """What llguidance asks of a tokenizer: the vocabulary's texts, every byte, and an end-of-sequence id that is never used.
+
+    Bytes are what the first id of an output is fed as, where it adds another text than later.
+    """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        self.tokens = [*texts, b""]
-        self.eos_token_id = len(texts)
+        self.tokens = [*texts, *(bytes([byte]) for byte in range(256)), b""]
+        self.eos_token_id = len(self.tokens) - 1
         self.bos_token_id = None
-        self.special_token_ids = [len(texts)]
+        self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: bytes) -> list[int]:
         return []  # only for spellings, which are the vocabulary's

@@ -49,9 +49,9 @@ _ESCAPE = re.compile(
     r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|0[0-7]{0,2}|[1-3][0-7]{2}|[1-9][0-9]?|.)",
     re.DOTALL,
 )
-_QUANTIFIER = re.compile(r"[*+?]|\{(?:(?P<exact>\d+)|(?P<low>\d*),(?P<high>\d*))\}")
+_QUANTIFIER = re.compile(r"[*+?]|\{(?:(?P<exact>[0-9]+)|(?P<low>[0-9]*),(?P<high>[0-9]*))\}")
 _COMMENT = re.compile(r"(?:\(\?#[^)]*\))*")
-_GROUP = re.compile(r"\((?:\?P<\w+>|\?(?P<on>[aiLmsux]*)(?:-(?P<off>[imsx]+))?:|(?!\?))")
+_GROUP = re.compile(r"\((?:\?P<[^>]+>|\?(?P<on>[aiLmsux]*)(?:-(?P<off>[imsx]+))?:|(?!\?))")
 _GLOBAL_FLAGS = re.compile(r"\(\?(?P<flags>[aiLmsux]+)\)")
 _REFUSED_GROUPS = (
     ("(?=", "a look-ahead"),
@@ -70,7 +70,7 @@ def parse(source: str) -> Node:
         re.compile(source)
     except re.error as error:
         raise InvalidGrammar("regex", error.msg, offset=error.pos) from error
-    except (OverflowError, RecursionError) as error:
+    except (OverflowError, RecursionError, ValueError) as error:  # numbers, depth, flags that exclude others
         raise InvalidGrammar("regex", str(error)) from error
     return _Parser(source).parse()
 
@@ -83,10 +83,11 @@ class _Parser:
 
     def parse(self) -> Node:
         flags = re.UNICODE.value
-        opening = _GLOBAL_FLAGS.match(self._source)
-        if opening is not None:
+        self._skip_comments()
+        while (opening := _GLOBAL_FLAGS.match(self._source, self._pos)) is not None:
             flags = self._changed(flags, opening["flags"], "")
             self._pos = opening.end()
+            self._skip_comments()
         node = self._alternatives(flags)
         assert self._pos == len(self._source), "re has accepted the pattern"
         return node
@@ -136,7 +137,7 @@ class _Parser:
         start = self._pos
         escape = self._take(_ESCAPE)
         kind = escape[1]
-        if kind in "AZbB":
+        if kind in "AZzbB":
             return self._anchor(escape, is_first=is_first)
         if kind in "123456789" and len(escape) < 4:
             self._refuse("a back-reference", "write the alternatives out", start)
@@ -172,7 +173,7 @@ class _Parser:
         low, high = _bounds(found)
         if max(low, high or 0) > MOST_REPEATS:
             self._refuse(f"a repeat of more than {MOST_REPEATS:,}", "use * or a smaller bound", start)
-        return Repeat(part, low, high)
+        return Repeat(part, low, high) if high != 0 else Sequence(())
 
     def _changed(self, flags: int, on: str, off: str) -> int:
         if "x" in on:

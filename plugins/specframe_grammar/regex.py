@@ -6,6 +6,8 @@ States are integers: of the byte machine, or one of two below 0. Nothing is comp
 from __future__ import annotations
 
 import json
+from collections import deque
+from functools import cached_property
 
 import numpy as np
 
@@ -14,14 +16,16 @@ from specframe_grammar import pattern
 from specframe_grammar.characters import matching_literal
 from specframe_grammar.machine import DEAD, ByteMachine, make_machine
 from specframe_grammar.masks import Mask, Masks
-from specframe_grammar.trie import Trie
+from specframe_grammar.trie import Walk
 from specframe_grammar.vocabulary import MOST_TEXT, Vocabulary
 
 START, STOPPED = -1, -2
 """Before the first id of an output, where the tokenizer treats that one differently; after a stop id."""
 
 MOST_CHECKED = 1_000
+"""States that are looked at for dead ends, nearest first."""
 MOST_KNOWN = 10_000
+"""States whose forced text is kept."""
 
 
 class RegexGrammar:
@@ -68,7 +72,7 @@ class RegexGrammar:
         vocabulary = self._vocabulary
         if state == STOPPED:
             return np.zeros(len(vocabulary.texts), dtype=np.bool_)
-        mask = self._trie(state).allowed(self._machine, self._of_machine(state))
+        mask = self._walk(state).allowed(self._of_machine(state))
         if self.is_final(state):
             mask[vocabulary.stop_ids] = True
         return mask
@@ -105,8 +109,16 @@ class RegexGrammar:
             self._only[state] = found
         return found
 
-    def _trie(self, state: int) -> Trie:
-        return self._vocabulary.first_trie if state == START else self._vocabulary.trie
+    def _walk(self, state: int) -> Walk:
+        return self._first_walk if state == START else self._later_walk
+
+    @cached_property
+    def _first_walk(self) -> Walk:
+        return Walk(self._vocabulary.first_trie, self._machine)
+
+    @cached_property
+    def _later_walk(self) -> Walk:
+        return Walk(self._vocabulary.trie, self._machine)
 
     def _of_machine(self, state: int) -> int:
         return self.start_inside if state == START else state
@@ -114,24 +126,25 @@ class RegexGrammar:
     def _require_ways_out(self, language: str) -> None:
         """Refuse a pattern some of whose texts can be begun with this vocabulary, and not completed.
 
-        A vocabulary with an id for every byte of the pattern completes any text. Otherwise the states that ids lead to are
-        looked at, up to a bound; what lies beyond is told when a generation runs into it.
+        Where the ids of single bytes complete any text there is none. Otherwise the states that ids lead to are looked at, up
+        to a bound; what lies beyond is told when a generation runs into it.
         """
-        single = {text[0] for text in self._vocabulary.texts if len(text) == 1}
-        seen, stack = {self.start}, [self.start]
-        while stack and len(seen) < MOST_CHECKED:
-            state = stack.pop()
-            if not self.mask(state).any() and not self.is_final(state):
+        single = frozenset(text[0] for text in self._vocabulary.texts if len(text) == 1)
+        num_checked = 1 if self._machine.is_completed_by(single) else MOST_CHECKED
+        seen, queue = {self.start}, deque([self.start])
+        for _ in range(num_checked):
+            if not queue:
+                return
+            state = queue.popleft()
+            reached = self._walk(state).reached(self._of_machine(state))
+            if not reached and not self.is_final(state):
                 raise specframe.InvalidGrammar(
                     language,
                     "some text that it allows cannot be completed with the tokens of this tokenizer",
                     way_out="leave out the characters that the tokenizer cannot spell",
                 )
-            if self._machine.alphabet <= single:
-                return
-            new = self._trie(state).reached(self._machine, self._of_machine(state)) - seen
-            seen |= new
-            stack += new
+            queue.extend(sorted(reached - seen))
+            seen |= reached
 
 
 def compile_regex(source: str, facts: specframe.TargetFacts) -> RegexGrammar:

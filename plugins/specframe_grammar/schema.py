@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import specframe
 
@@ -29,6 +30,8 @@ ONE_SCHEMA = frozenset(("additionalProperties", "items"))
 LISTS_OF_SCHEMAS = frozenset(("anyOf", "allOf", "oneOf", "prefixItems"))
 NAMED_SCHEMAS = frozenset(("properties", "patternProperties")) | DEFINITIONS
 MOST_NESTED = 200
+MOST_REFERENCES = 1_000
+"""The parser follows a chain of them on the thread's stack, which 2,500 overflow."""
 
 
 class Place(NamedTuple):
@@ -40,27 +43,51 @@ class Place(NamedTuple):
 
 def check(schema: Any) -> None:
     """Raise ``InvalidGrammar`` for a keyword that is not enforced, naming it and where it stands."""
+    places: dict[str, Place] = {}
     stack = [Place(schema, "")]
     while stack:
         place = stack.pop()
-        if place.pointer.count("/") > MOST_NESTED:
-            raise _invalid(f"schemas are nested deeper than {MOST_NESTED // 2}", place.pointer)
-        if isinstance(place.schema, bool):
-            continue
-        if not isinstance(place.schema, Mapping):
-            raise _invalid(f"a schema must be an object or a boolean (got {place.schema!r})", place.pointer)
-        for keyword, value in place.schema.items():
-            if keyword == "x-guidance" and not place.pointer:
-                _check_style(value)
-            elif not _is_known(keyword):
-                raise _invalid(
-                    f"keyword '{keyword}' is not enforced",
-                    place.pointer,
-                    f"leave it out; enforced: {', '.join(sorted(ENFORCED))}",
-                )
-        if place.schema.get("enum") == []:
-            raise _invalid("'enum' must hold at least one value", place.pointer)
+        places[place.pointer] = place
+        _check_keywords(place)
         stack += _inner(place)
+    for place in places.values():
+        _check_reference(place, places)
+    if (
+        len({str(place.schema.get("$ref")) for place in places.values() if isinstance(place.schema, Mapping)})
+        > MOST_REFERENCES
+    ):
+        raise _invalid(f"more than {MOST_REFERENCES:,} different references are not supported", "")
+
+
+def _check_keywords(place: Place) -> None:
+    if place.pointer.count("/") > MOST_NESTED:
+        raise _invalid(f"schemas are nested deeper than {MOST_NESTED // 2}", place.pointer)
+    if isinstance(place.schema, bool):
+        return
+    if not isinstance(place.schema, Mapping):
+        raise _invalid(f"a schema must be an object or a boolean (got {place.schema!r})", place.pointer)
+    for keyword, value in place.schema.items():
+        if keyword == "x-guidance" and not place.pointer:
+            _check_style(value)
+        elif not _is_known(keyword):
+            raise _invalid(
+                f"keyword '{keyword}' is not enforced",
+                place.pointer,
+                f"leave it out; enforced: {', '.join(sorted(ENFORCED))}",
+            )
+    if place.schema.get("enum") == []:
+        raise _invalid("'enum' must hold at least one value", place.pointer)
+
+
+def _check_reference(place: Place, places: Mapping[str, Place]) -> None:
+    """Refuse a reference to what is no schema by its place, such as a note or a value: nobody has looked at its keywords."""
+    reference = place.schema.get("$ref") if isinstance(place.schema, Mapping) else None
+    if isinstance(reference, str) and reference.startswith("#/") and unquote(reference[1:]) not in places:
+        raise _invalid(
+            f"'$ref' must name a schema of this one by its place (got '{reference}')",
+            place.pointer,
+            "put the schema under '$defs'",
+        )
 
 
 def _is_known(keyword: str) -> bool:
@@ -76,6 +103,8 @@ def _check_style(style: Any) -> None:
 
 
 def _inner(place: Place) -> Iterator[Place]:
+    if isinstance(place.schema, bool):
+        return
     for keyword, value in place.schema.items():
         pointer = f"{place.pointer}/{keyword}"
         if keyword in ONE_SCHEMA:
@@ -87,7 +116,12 @@ def _inner(place: Place) -> Iterator[Place]:
         elif keyword in NAMED_SCHEMAS:
             if not isinstance(value, Mapping):
                 raise _invalid(f"'{keyword}' must be an object of schemas (got {value!r})", place.pointer)
-            yield from (Place(inner, f"{pointer}/{name}") for name, inner in value.items())
+            yield from (Place(inner, f"{pointer}/{_escaped(name)}") for name, inner in value.items())
+
+
+def _escaped(name: str) -> str:
+    """Return a name as a part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _invalid(problem: str, pointer: str, way_out: str = "") -> specframe.InvalidGrammar:

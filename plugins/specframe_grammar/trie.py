@@ -6,28 +6,35 @@ Nodes are numbered level by level, so that a level's states are made from those 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from specframe_grammar.machine import DEAD, ByteMachine, Indices
+from specframe_grammar.alphabet import ROOT
+from specframe_grammar.machine import DEAD, ByteMachine
+
+Array = npt.NDArray[np.intp]
 
 
 class Trie:
-    """``texts[i]`` is what id i adds to a text; ids with no text are left out. Several ids may have one text."""
+    """``texts[i]`` is what id i adds to a text; ids with no text are left out. Several ids may have one text.
+
+    ``ids[i]`` ends in node ``ends[i]``. ``letters`` and ``parents``: by node, what led to it and from where; ``levels``: the
+    nodes of each depth, the root's left out.
+    """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        self._num_ids = len(texts)
         lengths = np.array([len(text) for text in texts], dtype=np.intp)
         flat = np.frombuffer(b"".join(texts), dtype=np.uint8)
         offsets = np.cumsum(lengths) - lengths
         node = np.zeros(len(texts), dtype=np.intp)  # where each text has come to, the root being 0
-        parents: list[Indices] = []
-        letters: list[Indices] = []
+        parents: list[Array] = []
+        letters: list[Array] = []
         num_nodes = 1
         ids = np.flatnonzero(lengths)
-        self.ids = ids
+        self.num_ids, self.ids = len(texts), ids
         for depth in range(int(lengths.max(initial=0))):
             ids = ids[lengths[ids] > depth]
             keys, inverse = np.unique((node[ids] << 8) + flat[offsets[ids] + depth], return_inverse=True)
@@ -35,28 +42,58 @@ class Trie:
             letters.append(keys & 255)
             node[ids] = num_nodes + inverse
             num_nodes += len(keys)
-        self._nodes = node[self.ids]
-        self._parent = np.concatenate([np.zeros(1, dtype=np.intp), *parents])
-        self._letter = np.concatenate([np.zeros(1, dtype=np.intp), *letters])
-        ends = 1 + np.cumsum([len(level) for level in letters], dtype=np.intp)
-        self._levels = list(itertools.pairwise([1, *ends.tolist()]))
+        self.ends = node[self.ids]
+        self.parents = np.concatenate([np.zeros(1, dtype=np.intp), *parents])
+        self.letters = np.concatenate([np.zeros(1, dtype=np.intp), *letters])
+        bounds = 1 + np.cumsum([0, *map(len, letters)], dtype=np.intp)
+        self.levels = [slice(start, end) for start, end in itertools.pairwise(bounds.tolist())]
 
-    def allowed(self, machine: ByteMachine, state: int) -> npt.NDArray[np.bool_]:
+
+class Walk:
+    """The ways of a byte machine through a trie.
+
+    Which characters the bytes make up is the same from every state between characters, and found once; from these only the
+    automaton moves.
+    """
+
+    def __init__(self, trie: Trie, machine: ByteMachine) -> None:
+        self._trie, self._machine = trie, machine
+        nodes = np.zeros(len(trie.letters), dtype=np.intp)
+        self._symbols = np.zeros(len(trie.letters), dtype=np.int32)
+        for level in trie.levels:
+            nodes[level], self._symbols[level] = machine.read(nodes[trie.parents[level]], trie.letters[level])
+        ends = nodes[trie.ends]
+        self._inside = np.flatnonzero(ends != ROOT)  # of the trie's ids, those that end inside a character
+        self._inside_nodes = ends[self._inside]
+
+    def allowed(self, state: int) -> npt.NDArray[np.bool_]:
         """Return which ids lead from a state to a live one, ``[ids]``."""
-        mask = np.zeros(self._num_ids, dtype=np.bool_)
-        mask[self.ids] = self._states(machine, state)[self._nodes] != DEAD
+        row, node = self._machine.parts(state)
+        if node == ROOT:
+            rows = self._walked(row, lambda rows, level: self._machine.move(rows, self._symbols[level]))
+            is_live = rows != DEAD
+            is_live[self._inside] = self._machine.joined(rows[self._inside], self._inside_nodes) != DEAD
+        else:
+            is_live = self._states(state) != DEAD
+        mask = np.zeros(self._trie.num_ids, dtype=np.bool_)
+        mask[self._trie.ids] = is_live
         return mask
 
-    def reached(self, machine: ByteMachine, state: int) -> set[int]:
+    def reached(self, state: int) -> set[int]:
         """Return the live states that ids lead to."""
-        return set(np.unique(self._states(machine, state)[self._nodes]).tolist()) - {DEAD}
+        return set(np.unique(self._states(state)).tolist()) - {DEAD}
 
-    def _states(self, machine: ByteMachine, state: int) -> Indices:
-        """Return the state at every node, level by level."""
-        states = np.zeros(len(self._parent), dtype=np.intp)
-        states[0] = state
-        for start, end in self._levels:
-            states[start:end] = machine.step(states[self._parent[start:end]], self._letter[start:end])
-            if not states[start:end].any():
+    def _states(self, state: int) -> Array:
+        """Return the state that each of the trie's ids leads to."""
+        return self._walked(state, lambda states, level: self._machine.step(states, self._trie.letters[level]))
+
+    def _walked(self, root: int, step: Callable[[Array, slice], Any]) -> Array:
+        """Return what each of the trie's ids leads to, level by level from what stands for the parents."""
+        states = np.zeros(len(self._trie.parents), dtype=np.intp)
+        states[0] = root
+        for level in self._trie.levels:
+            states[level] = step(states[self._trie.parents[level]], level)
+            if not states[level].any():
                 break
-        return states
+        ends: Array = states[self._trie.ends]
+        return ends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,8 @@ from specframe_grammar.trie import Trie
 
 MOST_TEXT = 512
 """Bytes of forced text that are tokenised at once; what is beyond comes later."""
+MOST_KNOWN = 8
+"""Vocabularies of a tokenizer that are kept, one for each set of stop ids: some 10 MB at 49,000 ids, 60 MB at 262,000."""
 
 
 class Vocabulary:
@@ -40,11 +43,14 @@ class Vocabulary:
     @classmethod
     def of(cls, facts: specframe.TargetFacts) -> Vocabulary:
         """Return the vocabulary of a target, which requests and engines share as long as its tokenizer lives."""
-        known = _known.setdefault(facts.tokenizer, {})
         key = (facts.vocab_size, facts.stop_ids)
-        if key not in known:
-            known[key] = cls(facts)
-        return known[key]
+        with _lock:  # engines of several threads may share a tokenizer
+            known = _known.setdefault(facts.tokenizer, {})
+            if key not in known:
+                if len(known) == MOST_KNOWN:
+                    del known[next(iter(known))]  # the oldest
+                known[key] = cls(facts)
+            return known[key]
 
     @cached_property
     def trie(self) -> Trie:
@@ -60,17 +66,6 @@ class Vocabulary:
     def has_first(self) -> bool:
         """Whether the first id of an output adds other bytes than a later one."""
         return self.first_trie is not self.trie
-
-    def split(self, text: bytes) -> tuple[int, ...]:
-        """Return any ids that spell bytes, longest entries first; empty where there are none."""
-        ids: list[int] = []
-        while text:
-            length = next((n for n in range(len(text), 0, -1) if text[:n] in self._id_of), 0)
-            if not length:
-                return ()
-            ids.append(self._id_of[text[:length]])
-            text = text[length:]
-        return tuple(ids)
 
     def tokenise(self, text: bytes, next_bytes: Sequence[int], *, is_first: bool) -> specframe.Forced:
         """Return forced text as the ids that the tokenizer spells it with, empty where it spells another text.
@@ -131,12 +126,9 @@ class Vocabulary:
         return index < len(self._sorted_texts) and self._sorted_texts[index].startswith(prefix)
 
     @cached_property
-    def _id_of(self) -> dict[bytes, int]:
-        return {text: token for token, text in enumerate(self.texts) if text}
-
-    @cached_property
     def _sorted_texts(self) -> list[bytes]:
         return sorted(filter(None, self.texts))
 
 
+_lock = threading.Lock()
 _known: WeakKeyDictionary[Any, dict[tuple[int, frozenset[int]], Vocabulary]] = WeakKeyDictionary()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specframe import InvalidGrammar
-from specframe_grammar import alphabet, automaton, characters, machine, pattern
+from specframe_grammar import alphabet, automaton, characters, pattern
 from specframe_grammar.machine import DEAD, make_machine
-from specframe_grammar.trie import Trie
+from specframe_grammar.trie import Trie, Walk
 
 SOURCES = [r"\w+", "[^a]é?", r"(?:ab|a\d){2}", "[一-龥😀-🙏]{1,3}", r"[\W\S]*x"]
 
@@ -42,19 +43,16 @@ def test_symbols_tell_apart_what_sets_tell_apart():
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_both_forms_of_a_machine_are_one(source, monkeypatch):
-    """Moves that are written out, and moves made from the two tables where states are many."""
-    written = make_machine(pattern.parse(source))
-    monkeypatch.setattr(machine, "MOST_ROWS", 0)
+def test_one_state_steps_as_many_do(source):
+    """One byte from one state, every byte from it, and every byte from many: the same moves, none into a dead end."""
     made = make_machine(pattern.parse(source))
-    trie = Trie([b"", b"a", b"ab", "é".encode(), b"\xc3", "一".encode(), b"\xe4\xb8", b"1x", "😀".encode(), b"a"])
-    states = [written.start]
+    states = [made.start]
     for state in states:
-        assert (trie.allowed(written, state) == trie.allowed(made, state)).all()
-        assert written.next_bytes(state) == made.next_bytes(state)
-        for byte in written.next_bytes(state)[::7]:
-            assert written.advance(state, bytes([byte])) == made.advance(state, bytes([byte])) != DEAD
-        states += [s for s in sorted(trie.reached(written, state)) if s not in states][: 30 - len(states)]
+        reached = [made.advance(state, bytes([byte])) for byte in range(256)]
+        assert made.step(np.full(256, state), np.arange(256)).tolist() == reached
+        assert made.next_bytes(state) == [byte for byte, following in enumerate(reached) if following != DEAD]
+        assert made.is_final(state) or made.next_bytes(state)
+        states += [s for s in dict.fromkeys(reached) if s != DEAD and s not in states][: 30 - len(states)]
 
 
 @settings(max_examples=60)
@@ -62,8 +60,32 @@ def test_both_forms_of_a_machine_are_one(source, monkeypatch):
 def test_the_walk_is_byte_by_byte_advance(texts, source):
     """Whatever the texts: empty ones, equal ones, ones that begin others, ones that are no UTF-8."""
     made = make_machine(pattern.parse(source))
-    mask = Trie(texts).allowed(made, made.start)
-    assert mask.tolist() == [bool(text) and made.advance(made.start, text) != DEAD for text in texts]
+    walk = Walk(Trie(texts), made)
+    for state in {made.start} | walk.reached(made.start):
+        reached = [made.advance(state, text) if text else DEAD for text in texts]
+        assert walk.allowed(state).tolist() == [following != DEAD for following in reached]
+        assert walk.reached(state) == {*reached} - {DEAD}
+
+
+@pytest.mark.parametrize(
+    ("source", "without", "expected"),
+    [
+        ("[a-c]{3}", b"", True),
+        ("[a-c]{3}", b"b", True),
+        ("[a-c]{3}", b"abc", False),
+        ("[ab]*c", b"c", False),
+        ("(?s:.)*", b"\x04\xf1\xf2", True),
+        ("(?s:.)*\x04", b"\x04", False),
+        ("a|é", b"\xc3", True),
+        ("a|é", b"\xa9", False),
+        ("é?", b"\xa9", False),
+        ("(?:a|é)b", b"a", True),
+    ],
+)
+def test_what_single_bytes_complete_is_told(source, without, expected):
+    """From every state, also inside a character: so that few patterns need a search for dead ends."""
+    made = make_machine(pattern.parse(source))
+    assert made.is_completed_by(frozenset(range(256)) - frozenset(without)) == expected
 
 
 def test_only_live_states_are_kept():

@@ -147,6 +147,29 @@ def test_the_first_space_of_a_text_is_the_tokenizers_own():
     assert (ours.mask(ours.start_inside) == theirs.mask(theirs.start_inside)).all()
 
 
+def test_every_first_id_that_is_allowed_is_taken():
+    """Prevents a first id from being let in by its own text and refused when that is fed to the parser."""
+    tokenizer = sentencepiece_tokenizer()
+    facts = TargetFacts(vocab_size=len(tokenizer), stop_ids=frozenset({tokenizer.eos_token_id}), tokenizer=tokenizer)
+    ours, theirs = compile_regex("(?s:.)*", facts), compile_lark("start: /(?s:.)*/", facts)
+    for token in np.flatnonzero(theirs.mask(theirs.start)).tolist():
+        mine, its = ours.advance(ours.start, token), theirs.advance(theirs.start, token)
+        assert (ours.mask(mine) == theirs.mask(its)).all()
+
+
+def test_masks_are_forgotten_beyond_a_bound():
+    """Prevents a long output from keeping a mask for each of its tokens; a forgotten one is made again."""
+    grammar = lark("start: /[ab]*c/")
+    grammar._most_masked = 3
+    states = [grammar.start]
+    masks = [grammar.mask(grammar.start)]
+    for _ in range(8):
+        states.append(grammar.advance(states[-1], ord("a")))
+        masks.append(grammar.mask(states[-1]))
+    assert sum(state.packed is not None for state in states) == 3
+    assert all((grammar.mask(state) == mask).all() for state, mask in zip(states, masks, strict=True))
+
+
 OWN_SCHEMAS = [
     {"type": "object", "properties": {"r": {"type": "integer"}, "o": {"type": "integer"}}, "required": ["r"],
      "additionalProperties": False},
@@ -249,6 +272,17 @@ def test_no_invalid_instance_of_the_public_suite_can_be_generated():
         ("lark", 'start: "a" b\nb: "x" c', 'unknown name: "c" at offset 16'),
         ("lark", '%llguidance {"no_forcing": false}\nstart: /a/', "at offset 0"),
         ("lark", "start: /[/]/", "lexer error at offset"),
+        (
+            "lark",
+            "start: a\na[max_tokens=3]: /a/",
+            "'max_tokens' of a rule is not supported.* at offset 11; leave it out",
+        ),
+        ("lark", 'start: a\n!a [lazy, stop="]"]: /a/', "'stop' of a rule is not supported"),
+        ("lark", "start[temperature=0.5]: /a/", "'temperature' of a rule is not supported"),
+        ("lark", "start: /a\ud800/", "'.ud800' is no text at offset 9"),
+        ("lark", "start: <eot>", "panic: [^<]*<[^<]*$"),
+        ("lark", "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(9_999)), "more than 1,000 rules"),
+        ("lark", '// é\x0b\u2028\r\nstart: ("é" | ("a" b))', "unknown name: .b. at offset 23"),
         ("lark", "begin: /a/", "no start rule found"),
         ("lark", 'start: start "a"', "no text of this tokenizer's tokens satisfies it"),
     ],

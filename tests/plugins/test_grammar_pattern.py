@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import time
 
 import pytest
 from grammars import FACTS, takes
@@ -41,10 +43,14 @@ def test_what_is_not_supported_is_refused_with_its_offset(source, offset):
 
 
 @pytest.mark.parametrize(
-    ("source", "offset"), [("a(b", 1), ("a**", 2), ("[z-a]", 1), (r"\p{L}", 0), ("a{3,1}", 2), ("*", 0)]
-)
+    ("source", "offset"),
+    [
+        ("a(b", 1), ("a**", 2), ("[z-a]", 1), (r"\p{L}", 0), ("a{3,1}", 2), ("*", 0),
+        ("a{" + "9" * 5_000 + "}", None), ("a{99999999999}", None), ("(?a)(?u)a", None), ("(" * 2_000 + ")" * 2_000, None),
+    ],
+)  # fmt: skip
 def test_what_is_no_pattern_is_told_with_its_offset(source, offset):
-    """Python's own message and position."""
+    """Python's own message and position, where it knows one."""
     with pytest.raises(InvalidGrammar) as caught:
         pattern.parse(source)
     assert caught.value.offset == offset
@@ -58,6 +64,7 @@ def test_what_is_no_pattern_is_told_with_its_offset(source, offset):
         "a??b", r"\x61\u0062",
         r"\141b", r"\0", r"\07a", r"[\b]", r"\n\t", r"\.\-\ ", "(?P<name>a)b", "(?-i:a)", "^ab$", r"\Aab\Z", "^a|b$", "(?m)^a$",
         "((a*)*)*", "(a|ab)(c|bcd)", "(a?){3}", "(?:a|b){2}(?:a|b)?", r"(?a:\w)b", r"\N{LATIN SMALL LETTER A}",
+        "a{\u0661}", "(?P<a\u00b7>a)b", "(?i)(?s)a.", "(?#x)(?i)(?#y)(?a)ab", "a{0}b", "(?:a{0,0}|b)a", "(?:){3}a", "\\\u00e9",
     ],
 )  # fmt: skip
 def test_patterns_mean_what_re_means(source):
@@ -85,6 +92,8 @@ def test_patterns_mean_what_re_means(source):
         "abcd",
         "abbcd",
         "ac",
+        "a{\u0661}",
+        "A\n",
     ]
     machine = make_machine(pattern.parse(source))
     judge = re.compile(source)
@@ -169,6 +178,23 @@ def test_deep_nesting_and_blow_ups_are_refused():
     for source in ("(" * 150 + "a" + ")" * 150, "(a|b)*a(a|b){18}", "((a{100}){100}){100}", "(?:a?){9000}b"):
         with pytest.raises(InvalidGrammar):
             make_machine(pattern.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(?:(?:(?:){10000}){10000}){10000}",
+        "(?:(?:a{0}){10000}){10000}",
+        "(?:(?:a|b)*a(?:a|b){10}(?:|){9000})*",
+        "(?:a?){9000}" + "".join(map(chr, range(0x4E00, 0x4E00 + 5_000))),
+    ],
+)
+def test_what_holds_no_character_counts_against_the_bounds(source):
+    """Prevents repeats of nothing, and long ways without a character, from taking minutes unseen."""
+    start = time.perf_counter()
+    with contextlib.suppress(InvalidGrammar):
+        make_machine(pattern.parse(source))
+    assert time.perf_counter() - start < 20
 
 
 def test_a_pattern_of_nothing_is_told():

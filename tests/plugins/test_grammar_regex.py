@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from specframe import Engine, GrammarError, InvalidGrammar, TargetFacts
 from specframe.testing import sentencepiece_tokenizer
+from specframe_grammar import regex
 from specframe_grammar.masks import Masks
 from specframe_grammar.regex import STOPPED, compile_choice, compile_regex
 
@@ -202,6 +203,14 @@ def test_dead_ends_are_told_when_the_tokenizer_is_small():
     assert allowed(compile_regex("a(?:b|c)", facts), [0]) == [1]
 
 
+def test_every_state_up_to_the_bound_is_looked_at(monkeypatch):
+    """Prevents a state with many ways on from using the bound up before any of them is looked at."""
+    monkeypatch.setattr(regex, "MOST_CHECKED", 11)
+    facts = small_facts(b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i", b"z\xc3")
+    with pytest.raises(InvalidGrammar, match="cannot be completed"):
+        compile_regex("aa|bb|cc|dd|ee|ff|gg|hh|ii|zé", facts)
+
+
 def test_choices_are_their_texts():
     grammar = compile_choice('["yes", "no", "né.*", ""]', FACTS)
     for text, expected in (
@@ -220,6 +229,17 @@ def test_choices_are_their_texts():
         compile_choice(json.dumps(["x" * 60_000]), FACTS)
     with pytest.raises(InvalidGrammar, match="no text matches it"):
         compile_choice(json.dumps(["\ud800"]), FACTS)
+
+
+@pytest.mark.parametrize("constraint", [{"regex": ""}, {"choice": [""]}, {"regex": "(?:)*"}])
+@pytest.mark.parametrize("stop_ids", [[], [min(STOP_IDS)]])
+def test_the_empty_text_ends_at_once(constraint, stop_ids):
+    """Prevents a grammar whose only text is empty from failing where the model has no stop id."""
+    engine = Engine(ending_target(), strategy="none")
+    result = engine.generate([1], **constraint, stop_ids=stop_ids)
+    assert (result.text, result.token_ids, result.finish_reason) == ("", tuple(stop_ids), "stop")
+    with engine.stream([1], **constraint, stop_ids=stop_ids) as stream:
+        assert [piece.token_ids for piece in stream] == [tuple(stop_ids)] * len(stop_ids)
 
 
 def test_masks_are_forgotten_beyond_a_bound():

@@ -42,6 +42,32 @@ def test_properties_may_be_named_like_keywords():
     schema.check({"$schema": "x", "title": "t", "description": "d", "default": {"not": 1}, "examples": [{"if": 1}]})
 
 
+@pytest.mark.parametrize("reference", ["#/x-parts/a", "#/properties/a/const", "#/$defs/a", "#/default"])
+def test_what_is_no_schema_by_its_place_is_not_referred_to(reference):
+    """Prevents a reference from leading to keywords that nobody has looked at."""
+    unchecked = {"uniqueItems": True}
+    schema_of = {
+        "x-parts": {"a": unchecked}, "properties": {"a": {"const": unchecked}, "b": {"$ref": reference}}, "default": unchecked,
+    }  # fmt: skip
+    with pytest.raises(
+        InvalidGrammar, match=r"'\$ref' must name a schema .*'/properties/b'\); put the schema under '\$defs'"
+    ):
+        schema.check(schema_of)
+
+
+def test_references_to_schemas_are_taken():
+    """By their place in the document, whatever their names hold; to the whole of it, and to themselves."""
+    schema.check({"$defs": {"a/b~ c": {"items": {"$ref": "#"}}}, "items": {"$ref": "#/$defs/a~1b~0%20c"}})
+    schema.check({"$defs": {"a": {"$ref": "#/$defs/a/items", "items": True}}, "$ref": "#/$defs/a"})
+
+
+def test_names_with_slashes_are_one_level():
+    """Prevents a property's name from being taken for nesting, and names the place as a JSON pointer."""
+    schema.check({"properties": {"a/" * 300: {}}})
+    with pytest.raises(InvalidGrammar, match="at '/properties/a~1b~0'"):
+        schema.check({"properties": {"a/b~": {"not": {}}}})
+
+
 def test_deep_schemas_are_refused():
     deep: dict[str, object] = {}
     for _ in range(300):

@@ -4,7 +4,7 @@ import gc
 import weakref
 
 import pytest
-from grammars import FACTS, TOKENIZER, small_facts
+from grammars import FACTS, TOKENIZER
 
 from specframe import Forced, TargetFacts
 from specframe.testing import byte_tokenizer, sentencepiece_tokenizer
@@ -33,6 +33,21 @@ def test_a_vocabulary_is_shared_as_long_as_its_tokenizer_lives():
     del vocabulary, tokenizer, facts
     gc.collect()
     assert gone() is None
+
+
+def test_few_vocabularies_of_a_tokenizer_are_kept():
+    """Prevents requests that each have stop ids of their own from filling the memory."""
+    tokenizer = byte_tokenizer()
+
+    def made(stop_id):
+        return Vocabulary.of(TargetFacts(vocab_size=300, stop_ids=frozenset({stop_id}), tokenizer=tokenizer))
+
+    first = weakref.ref(made(0))
+    assert made(0) is first()
+    last = [made(stop_id) for stop_id in range(1, 20)][-1]
+    gc.collect()
+    assert first() is None
+    assert made(19) is last
 
 
 @pytest.mark.parametrize(
@@ -74,9 +89,3 @@ def test_spellings_are_the_tokenizers(is_first):
 def test_text_that_spells_special_tokens_is_not_proposed():
     """Prevents the text of a special token from being proposed as that token."""
     assert Vocabulary.of(FACTS).tokenise(b"a</s>b", [], is_first=False) == Forced()
-
-
-def test_bytes_are_split_into_any_ids():
-    vocabulary = Vocabulary.of(small_facts(b"a", b"ab", b"c"))
-    assert vocabulary.split(b"abca") == (1, 2, 0)
-    assert vocabulary.split(b"abd") == ()
