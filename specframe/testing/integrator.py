@@ -7,9 +7,10 @@ finds by bisection where the code's behaviour steps, so that the law is an exact
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
@@ -68,6 +69,7 @@ def integrate(run: Callable[[Integrand], T]) -> dict[T, Fraction]:
     or threshold has one, for each of its values has one interval.
     """
     law: dict[T, Fraction] = {}
+    known: dict[Purpose, list[int]] = {}  # where draws of a purpose stepped before: tried first, never trusted
     stack: list[tuple[list[int], dict[UniformKey, tuple[int, int]]]] = [([], {})]
     while stack:
         points, intervals = stack.pop()
@@ -82,11 +84,13 @@ def integrate(run: Callable[[Integrand], T]) -> dict[T, Fraction]:
         # A key that was asked before keeps its interval, which the new ask can only divide further.
         key = keys[-1]
         fixed = keys[: len(points)]
-        for low, high in _steps(
-            run, points, [i for i, k in enumerate(fixed) if k == key], intervals.get(key, (0, GRID))
-        ):
+        repeats = [i for i, k in enumerate(fixed) if k == key]
+        hints = known.setdefault(key.purpose, [])
+        for low, high in _steps(run, points, repeats, intervals.get(key, (0, GRID)), hints):
             moved = [low if k == key else point for k, point in zip(fixed, points, strict=True)]
             stack.append(([*moved, low], {**intervals, key: (low, high)}))
+            if low not in hints:
+                bisect.insort(hints, low)
     return law
 
 
@@ -101,9 +105,16 @@ def _observe(run: Callable[[Integrand], T], points: list[int]) -> tuple[bool, T 
 
 
 def _steps(
-    run: Callable[[Integrand], T], points: list[int], repeats: list[int], interval: tuple[int, int]
+    run: Callable[[Integrand], T],
+    points: list[int],
+    repeats: list[int],
+    interval: tuple[int, int],
+    hints: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """Return the intervals of the next uniform in which the run's behaviour is constant."""
+    """Return the intervals of the next uniform in which the run's behaviour is constant.
+
+    ``hints``: points, in order, at which steps are likely; a step is looked for there before the bracket is halved.
+    """
 
     def seen(point: int) -> Hashable:
         fixed = list(points)
@@ -116,15 +127,25 @@ def _steps(
     stack = [(low, seen(low), high - 1, seen(high - 1))]
     while stack:
         left, at_left, right, at_right = stack.pop()
-        if right - left <= 1 or (at_left == at_right and right - left < _PROBE_WIDTH):
+        is_wide = right - left >= _PROBE_WIDTH
+        if right - left <= 1 or (at_left == at_right and not is_wide):
             if at_left != at_right:
                 cuts.append(right)
             continue
-        middle = (left + right) // 2
+        middle = (left + right) // 2 if is_wide else _hinted(hints, left, right)
         at_middle = seen(middle)
         stack += [(left, at_left, middle, at_middle), (middle, at_middle, right, at_right)]
     edges = [low, *sorted(cuts), high]
     return list(itertools.pairwise(edges))
+
+
+def _hinted(hints: Sequence[int], left: int, right: int) -> int:
+    """Return a point inside a bracket: beside the first hint that may be its step, else the middle."""
+    index = bisect.bisect_right(hints, left)
+    if index < len(hints) and hints[index] <= right:
+        # The step is at the hint if the behaviour changes between the point before it and the hint itself.
+        return max(hints[index] - 1, left + 1)
+    return (left + right) // 2
 
 
 class LawRow:
