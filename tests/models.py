@@ -27,7 +27,6 @@ from transformers.masking_utils import eager_mask
 from specframe import Engine, Length, Strategy, TransformersTarget
 from specframe.testing import random_table as random_table  # the table that most tests use
 
-
 KINDS = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "gpt2")
 SLIDING_KINDS = ("gemma2", "gemma3", "mistral")
 PROMPT = tuple(range(5, 20))

@@ -1,4 +1,4 @@
-"""A certificate: what was run on a drafter, what came of each check, and what that shows. Plain data and its JSON; runs nothing."""
+"""A certificate: what was run on a drafter, what came of each check, and what that shows. Plain data; runs nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ class Certificate:
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        counts = {status: sum(check.status == status for check in self.checks) for status in ("passed", "failed", "skipped")}
+        counts = {
+            status: sum(check.status == status for check in self.checks) for status in ("passed", "failed", "skipped")
+        }
         if self.failures:
             names = ", ".join(check.name for check in self.failures)
             return f"{self.subject} is not certified: {counts['failed']} of {len(self.checks)} checks failed ({names})."

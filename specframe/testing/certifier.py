@@ -116,12 +116,16 @@ def _certify(
         steps["tables"] = lambda: Finding("skipped", told)
     else:
         is_deterministic = contract.is_deterministic(subject)
-        steps |= contract.checks(subject, plan)
+        steps |= contract.checks(subject, plan, is_deterministic=is_deterministic)
         steps |= parity.checks(subject, plan)
         steps |= laws.enumerations(subject, plan, is_deterministic=is_deterministic)
         steps |= laws.monte_carlo(subject, plan)
     if engine is not None:
-        about |= {"kernel": str(engine.kernel), "target": engine.target.facts.dtype, "device": engine.target.facts.device}
+        about |= {
+            "kernel": str(engine.kernel),
+            "target": engine.target.facts.dtype,
+            "device": engine.target.facts.device,
+        }
         steps |= _on_target(subject, engine, plan)
     done: dict[str, tuple[Finding, float]] = {}
     for name, step in steps.items():
@@ -163,9 +167,18 @@ def _on_target(subject: Subject, engine: Engine, plan: Plan) -> dict[str, Callab
         watching = transforms.watch(subject.generation)
         for seed, prompt in enumerate(prompts):
             request = request_of(
-                target, prompt, {"max_new_tokens": plan.num_target_tokens, "temperature": parity.TEMPERATURE, "seed": seed}
+                target,
+                prompt,
+                {"max_new_tokens": plan.num_target_tokens, "temperature": parity.TEMPERATURE, "seed": seed},
             )
-            run(target, engine.drafters, subject.rounds(verifier="residual"), request, kernel=kernel, generation=watching)
+            run(
+                target,
+                engine.drafters,
+                subject.rounds(verifier="residual"),
+                request,
+                kernel=kernel,
+                generation=watching,
+            )
         tests = laws.transformed(transforms, plan)
         if transforms.num_impossible:
             return failed(f"{transforms.num_impossible} draws or decisions have probability 0")
@@ -206,7 +219,9 @@ def _judged_together(done: Mapping[str, tuple[Finding, float]], plan: Plan) -> t
         status, told = finding.status, finding.told
         if found:
             status = "failed"
-            told = "; ".join(f"{what} do not have their law (adjusted p = {p_values[what]['adjusted']:.1g})" for what in found)
+            told = "; ".join(
+                f"{what} do not have their law (adjusted p = {p_values[what]['adjusted']:.1g})" for what in found
+            )
         figures = {**finding.figures, **_untested(finding.tests)}
         checks.append(Check(name, status, told, figures, p_values, round(seconds, 3)))
     return tuple(checks)

@@ -19,11 +19,14 @@ _COLOURS = {"passed": "green", "failed": "red", "noted": "cyan", "skipped": "yel
 
 def certify(
     strategy: Annotated[
-        str, typer.Argument(metavar="DRAFTER", help="A drafter or a shipped strategy by name, or a strategy's TOML file.")
+        str,
+        typer.Argument(metavar="DRAFTER", help="A drafter or a shipped strategy by name, or a strategy's TOML file."),
     ],
     target: Annotated[
         str | None,
-        typer.Option(help="Certify it on this model too: 'demo', a folder, a GGUF file or a model id.", show_default=False),
+        typer.Option(
+            help="Certify it on this model too: 'demo', a folder, a GGUF file or a model id.", show_default=False
+        ),
     ] = None,
     kernel: Annotated[
         str | None, typer.Option(help="The target's kernel contract; the strategy's if not given.", show_default=False)
@@ -94,8 +97,8 @@ class _Teller:
     """Shows on standard error what is to be run, and how far it is."""
 
     def __init__(self, plan: Plan) -> None:
-        from rich.console import Console
         from rich import progress
+        from rich.console import Console
 
         self._console = Console(stderr=True, highlight=False)
         self._plan = plan

@@ -70,7 +70,9 @@ def judge(conformance: Conformance, kernel: Kernel) -> Finding:
     if kernel.is_certified and largest:
         return failed(f"rows of a certified block kernel differ by {largest:.3g}", **figures)
     if largest * _LEAST_SHIFT > conformance.shift:
-        return failed(f"rows differ by {largest:.3g}, which is no rounding: neighbouring rows differ by that much", **figures)
+        return failed(
+            f"rows differ by {largest:.3g}, which is no rounding: neighbouring rows differ by that much", **figures
+        )
     if not largest:
         return passed(f"{conformance.num_rows} rows are equal to the bit, whatever is computed with them", **figures)
     return passed(

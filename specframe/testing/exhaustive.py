@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from specframe.distribution import Distribution, Floats
 from specframe.generation import Generation
 from specframe.policy import Pipeline
 from specframe.prefix import Prefix
@@ -23,7 +24,7 @@ from specframe.testing.enumerator import Ids
 from specframe.testing.integrator import Integrand, integrate
 from specframe.testing.runs import run
 from specframe.testing.table import TableTarget
-from specframe.verify import Decision, Row, Rule
+from specframe.verify import Choice, Decision, Row, Rule
 
 
 def output_law(
@@ -76,7 +77,9 @@ def plain_law(target: TableTarget, request: Request) -> dict[Ids, float]:
         for token in ids:
             prefix.push(token)
         row = pipeline.distribution(target.row(prefix.ids), prefix, len(prefix))
-        open_ |= {(*ids, token): weight * prob for token, prob in zip(row.ids.tolist(), row.probs.tolist(), strict=True)}
+        open_ |= {
+            (*ids, token): weight * prob for token, prob in zip(row.ids.tolist(), row.probs.tolist(), strict=True)
+        }
     return done
 
 
@@ -120,22 +123,54 @@ def _noting(generation: type[Generation], draws: Integrand) -> type[Generation]:
 
 
 class _NotedRule:
-    """A rule that tells its outcomes."""
+    """A rule that tells where its draws may step, and what came of them."""
 
     def __init__(self, inner: Rule, draws: Integrand) -> None:
         self._inner, self._draws = inner, draws
 
     def draw(self, row: Row, node: int) -> Drawn:
-        drawn = self._inner.draw(row, node)
+        known = _KnownRow(row)
+        self._draws.suggest(_cumulative(known.distribution().probs))
+        drawn = self._inner.draw(known, node)
         self._draws.note(drawn.token)
         return drawn
 
     def judge(self, row: Row, node: int, token: int, law: Any) -> Decision:
-        decision = self._inner.judge(row, node, token, law)
+        known = _KnownRow(row)
+        target = known.distribution()
+        draft_prob = 1.0 if law is None else law.prob(token)
+        ratio = min(1.0, target.prob(token) / draft_prob) if draft_prob else 0.0
+        residual = target.residual(token if law is None else law).weights
+        self._draws.suggest([ratio, *_cumulative(residual)])
+        decision = self._inner.judge(known, node, token, law)
         self._draws.note(decision)
         return decision
 
     def extra(self, row: Row, num_proposed: int) -> Decision:
-        decision = self._inner.extra(row, num_proposed)
+        known = _KnownRow(row)
+        self._draws.suggest(_cumulative(known.distribution().probs))
+        decision = self._inner.extra(known, num_proposed)
         self._draws.note(decision)
         return decision
+
+
+class _KnownRow:
+    """A row that is processed once."""
+
+    def __init__(self, row: Row) -> None:
+        self._row, self.position = row, row.position
+        self._distribution: Distribution | None = None
+
+    def choose(self) -> Choice:
+        return self._row.choose()
+
+    def distribution(self) -> Distribution:
+        if self._distribution is None:
+            self._distribution = self._row.distribution()
+        return self._distribution
+
+
+def _cumulative(weights: Floats) -> list[float]:
+    sums = np.cumsum(weights)
+    points: list[float] = (sums[:-1] / sums[-1]).tolist() if sums[-1] > 0 else []
+    return points

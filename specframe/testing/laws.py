@@ -7,9 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+import attrs
+
 from specframe.generation import Generation
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round
 from specframe.random import Purpose
+from specframe.request import Request
 from specframe.testing.exhaustive import deviation, output_law, plain_law
 from specframe.testing.finding import Finding, Tested, failed, noted, passed
 from specframe.testing.plan import PROMPTS, Plan, sampling_policies
@@ -19,26 +22,26 @@ from specframe.testing.table import TableTarget, random_table
 from specframe.testing.transforms import Transforms
 from specframe.verify import Decision, Residual, Row, Rule
 
-VOCAB = 3
 FAILING = "temperature, failing after it proposed"
 
 
 class Size(NamedTuple):
-    """An enumeration's size: tokens of an output, and at most so many proposed a round."""
+    """An enumeration's size: ids of the vocabulary, tokens of an output, and at most so many proposed a round."""
 
+    vocab_size: int
     num_tokens: int
     num_proposed: int
 
 
 _SIZES = {
-    "temperature": Size(3, 1),
-    "top-k": Size(4, 2),
-    "top-p": Size(3, 1),
-    "penalties": Size(3, 1),
-    "mask": Size(5, 3),
-    FAILING: Size(3, 1),
+    "temperature": Size(3, 3, 1),
+    "top-k": Size(3, 4, 2),
+    "top-p": Size(3, 3, 1),
+    "penalties": Size(2, 3, 1),
+    "mask": Size(3, 4, 2),
+    FAILING: Size(2, 3, 1),
 }
-_MONTE_CARLO = Size(4, 2)
+_MONTE_CARLO = Size(3, 4, 2)
 
 
 def enumerations(subject: Subject, plan: Plan, *, is_deterministic: bool) -> dict[str, Callable[[], Finding]]:
@@ -52,7 +55,10 @@ def enumerations(subject: Subject, plan: Plan, *, is_deterministic: bool) -> dic
 def monte_carlo(subject: Subject, plan: Plan) -> dict[str, Callable[[], Finding]]:
     """Return the Monte Carlo tests by name, and the control that shows what they can see."""
     return {
-        **{f"Monte Carlo: {name}": partial(sample_law, subject, plan, name) for name in sampling_policies(VOCAB, frozenset())},
+        **{
+            f"Monte Carlo: {name}": partial(sample_law, subject, plan, name)
+            for name in sampling_policies(_MONTE_CARLO.vocab_size, frozenset())
+        },
         "Monte Carlo: control": partial(control, subject, plan),
     }
 
@@ -61,9 +67,9 @@ def enumerate_law(subject: Subject, plan: Plan, name: str, *, is_deterministic: 
     """Whether the law of whole outputs is plain decoding's, output by output, every uniform integrated."""
     if not is_deterministic:
         return Finding("skipped", "only a deterministic drafter can be enumerated")
-    target = _table()
-    size, arguments = _SIZES[name], sampling_policies(VOCAB, frozenset())[name.partition(",")[0]]
-    request = request_of(target, PROMPTS[0], {"max_new_tokens": size.num_tokens, "seed": 0, **arguments})
+    size = _SIZES[name]
+    target = _table(size)
+    request = _request(target, name.partition(",")[0], size)
     drafters = dict(subject.make(target))
     if name == FAILING:
         drafters = {who: _FailsAfter(drafter, token=0) for who, drafter in drafters.items()}
@@ -82,8 +88,8 @@ def enumerate_law(subject: Subject, plan: Plan, name: str, *, is_deterministic: 
 
 def sample_law(subject: Subject, plan: Plan, policy: str) -> Finding:
     """Test sampled outputs against the law of plain decoding, and each draw and decision against its own."""
-    target = _table()
-    arguments = {"max_new_tokens": _MONTE_CARLO.num_tokens, **sampling_policies(VOCAB, frozenset())[policy]}
+    target = _table(_MONTE_CARLO)
+    request = _request(target, policy, _MONTE_CARLO)
     transforms = Transforms()
     watching = transforms.watch(subject.generation)
     strategy = subject.rounds(max_tokens=_MONTE_CARLO.num_proposed, verifier="residual")
@@ -92,9 +98,9 @@ def sample_law(subject: Subject, plan: Plan, policy: str) -> Finding:
     for seed in range(plan.num_outputs):
         for drafter in drafters.values():
             drafter.reset()
-        request = request_of(target, PROMPTS[0], {**arguments, "seed": seed})
-        counts[run(target, drafters, strategy, request, generation=watching).token_ids] += 1
-    probs = plain_law(target, request_of(target, PROMPTS[0], {**arguments, "seed": 0}))
+        seeded = attrs.evolve(request, seed=seed)
+        counts[run(target, drafters, strategy, seeded, generation=watching).token_ids] += 1
+    probs = plain_law(target, request)
     tests = {
         "outputs": Tested(goodness_of_fit(cast(Any, counts), cast(Any, probs)), plan.num_outputs),
         **transformed(transforms, plan),
@@ -106,9 +112,7 @@ def sample_law(subject: Subject, plan: Plan, policy: str) -> Finding:
 
 def transformed(transforms: Transforms, plan: Plan) -> dict[str, Tested]:
     """Return the tests of uniformity of transforms by kind."""
-    return {
-        kind: Tested(uniformity(values, plan.num_bins), len(values)) for kind, values in transforms.values.items()
-    }
+    return {kind: Tested(uniformity(values, plan.num_bins), len(values)) for kind, values in transforms.values.items()}
 
 
 def control(subject: Subject, plan: Plan) -> Finding:
@@ -128,8 +132,14 @@ def control(subject: Subject, plan: Plan) -> Finding:
     )
 
 
-def _table() -> TableTarget:
-    return random_table(vocab_size=VOCAB, order=1, seed=1, spread=1.0)
+def _table(size: Size) -> TableTarget:
+    return random_table(vocab_size=size.vocab_size, order=1, seed=1, spread=1.0)
+
+
+def _request(target: TableTarget, policy: str, size: Size) -> Request:
+    prompt = [token % size.vocab_size for token in PROMPTS[0]]
+    arguments = sampling_policies(size.vocab_size, frozenset())[policy]
+    return request_of(target, prompt, {"max_new_tokens": size.num_tokens, "seed": 0, **arguments})
 
 
 class _FailsAfter:

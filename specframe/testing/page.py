@@ -31,7 +31,7 @@ def page(certificate: Certificate) -> str:
         f"<h1>{escape(title)}</h1>",
         f'<p class="verdict {kind}">{escape(certificate.sentence)}</p>',
         f"<p>Made {escape(certificate.made)} in {certificate.seconds:.0f} s by specframe "
-        f"{escape(certificate.versions.get('specframe', ''))}, plan <code>{escape(str(certificate.plan.get('name')))}</code>.</p>",
+        f"{escape(certificate.versions.get('specframe', ''))}, plan {escape(str(certificate.plan.get('name')))}.</p>",
         *_section("What was shown", _terms(certificate.classes) if certificate.classes else "<p>Nothing.</p>"),
         *(_section("What was not shown", _items(certificate.missing)) if certificate.missing else ()),
         *_section("Checks", _checks(certificate.checks)),
@@ -43,7 +43,9 @@ def page(certificate: Certificate) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body>\n</html>\n"
     )
 
 
@@ -69,7 +71,10 @@ def _details(check: Check) -> str:
 
 
 def _terms(values: Mapping[str, Any]) -> str:
-    rows = [f"<tr><th>{escape(name)}</th><td><code>{escape(_spell(value))}</code></td></tr>" for name, value in values.items()]
+    rows = [
+        f"<tr><th>{escape(name)}</th><td><code>{escape(_spell(value))}</code></td></tr>"
+        for name, value in values.items()
+    ]
     return '<div class="wide"><table>' + "".join(rows) + "</table></div>"
 
 

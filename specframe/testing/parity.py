@@ -8,6 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from specframe.proposal import Drafter
+from specframe.request import Request
+from specframe.strategy import Strategy
 from specframe.target import Kernel, Target
 from specframe.testing.finding import Finding, failed, passed
 from specframe.testing.plan import PROMPTS, Plan, greedy_policies, sampling_policies
@@ -30,35 +32,55 @@ def checks(subject: Subject, plan: Plan) -> dict[str, Callable[[], Finding]]:
 
 def on_tables(subject: Subject, plan: Plan, policy: str, *, is_greedy: bool) -> Finding:
     """Whether ids and reason of the end are those of plain decoding, over tables, seeds, lengths, stops and prompts."""
-    compared = proposed = accepted = 0
-    for target, stop_ids in _tables(plan):
-        policies = greedy_policies if is_greedy else sampling_policies
+    compared = stopped = proposed = accepted = 0
+    seeds = range(1 if is_greedy else plan.num_seeds)
+    for table, seed, prompt in itertools.product(range(plan.num_tables), seeds, PROMPTS):
+        # Greedy text of tables of one id of context soon goes in circles, of those of two it does so later.
+        target = random_table(vocab_size=VOCAB, order=2 - table % 2, seed=table)
         drafters = subject.make(target)
-        seeds = range(1 if is_greedy else plan.num_seeds)
-        for seed, prompt in itertools.product(seeds, PROMPTS):
-            arguments = {"max_new_tokens": plan.num_tokens, "seed": seed, **policies(VOCAB, stop_ids)[policy]}
-            request = request_of(target, prompt, arguments)
+        for request in _requests(target, prompt, policy, plan.num_tokens, seed, is_greedy=is_greedy):
             plain = run(target, {}, subject.rounds(), request)
+            stopped += plain.finish_reason == "stop"
             for length in plan.lengths:
                 strategy = subject.rounds(max_tokens=length)
                 found = run(target, drafters, strategy, request, generation=subject.generation)
-                compared, proposed, accepted = compared + 1, proposed + found.num_proposed, accepted + found.num_accepted
+                compared, proposed, accepted = (
+                    compared + 1,
+                    proposed + found.num_proposed,
+                    accepted + found.num_accepted,
+                )
                 if found.output != plain.output:
                     index = first_difference(found.token_ids, plain.token_ids)
                     return failed(
-                        f"the text is another one from token {index} on (seed {seed}, {length} tokens a round, stop ids "
-                        f"{sorted(stop_ids)}: {found.finish_reason} after {len(found.token_ids)} tokens, plain decoding "
-                        f"{plain.finish_reason} after {len(plain.token_ids)})",
+                        f"the text is another one from token {index} on (table {table}, seed {seed}, {length} tokens a round): "
+                        f"{found.finish_reason} after {len(found.token_ids)} tokens, plain decoding {plain.finish_reason} "
+                        f"after {len(plain.token_ids)}",
                         compared=compared,
                     )
-    return passed("every text is plain decoding's", compared=compared, num_proposed=proposed, num_accepted=accepted)
+    figures = {"compared": compared, "stopped": stopped, "num_proposed": proposed, "num_accepted": accepted}
+    return passed("every text is plain decoding's", **figures)
+
+
+def _requests(
+    target: TableTarget, prompt: Sequence[int], policy: str, num_tokens: int, seed: int, *, is_greedy: bool
+) -> Iterator[Request]:
+    """Yield a request without stop ids, and one that stops at an id of its text."""
+    policies = greedy_policies if is_greedy else sampling_policies
+    arguments = {"max_new_tokens": num_tokens, "seed": seed}
+    endless = request_of(target, prompt, {**arguments, **policies(VOCAB, frozenset())[policy]})
+    yield endless
+    text = run(target, {}, Strategy(), endless).token_ids
+    # Of the ids of the prompt, which drafters may know, the one that comes latest.
+    stop = max(text, key=lambda token: (token in prompt, text.index(token)))
+    stop_ids = frozenset({stop})
+    yield request_of(target, prompt, {**arguments, "stop_ids": stop_ids, **policies(VOCAB, stop_ids)[policy]})
 
 
 class Parted(NamedTuple):
-    """A text that is not plain decoding's: the prompt's index, the first token that differs, and plain decoding's margin there."""
+    """A text that is not plain decoding's: which prompt's, the first token that differs, plain decoding's margin there."""
 
     prompt: int
-    index: int
+    token: int
     margin: float | None
 
 
@@ -95,7 +117,7 @@ def on_target(
         if kernel.is_certified or parted.margin is None or parted.margin >= bound / scale:
             told = "which no text may under a certified block kernel" if kernel.is_certified else "which is no near-tie"
             return failed(
-                f"prompt {number} parts from plain decoding at token {parted.index} with margin {parted.margin}, {told}",
+                f"prompt {number} parts from plain decoding at token {parted.token} with margin {parted.margin}, {told}",
                 compared=compared,
                 near_tie_bound=bound / scale,
             )
@@ -110,7 +132,9 @@ def on_target(
     }
     if not proposed:
         return failed("it proposed nothing, so there was nothing to verify", **figures)
-    told = f"{compared - len(ties)} of {compared} texts are plain decoding's" + (", the others part at near-ties" if ties else "")
+    told = f"{compared - len(ties)} of {compared} texts are plain decoding's" + (
+        ", the others part at near-ties" if ties else ""
+    )
     return passed(told, **figures)
 
 
@@ -125,11 +149,3 @@ def _parted(number: int, found: Run, plain: Run) -> Parted:
     # Plain decoding emits one token a round.
     margin = plain.records[index].min_margin if index < len(plain.records) else None
     return Parted(number, index, margin)
-
-
-def _tables(plan: Plan) -> Iterator[tuple[TableTarget, frozenset[int]]]:
-    """Yield tables with stop ids and without: of one id of context, which soon go in circles, and of two."""
-    for seed in range(plan.num_tables):
-        for stop_ids in (frozenset[int](), frozenset({VOCAB - 1, 3})):
-            order = 1 + seed % 2
-            yield random_table(vocab_size=VOCAB, order=order, seed=seed, stop_ids=stop_ids), stop_ids

@@ -35,7 +35,7 @@ class Plan:
     num_prompts: int
     num_target_tokens: int
     num_target_seeds: int
-    num_bins: int = 16
+    num_bins: int = 8
     alpha: float = 1e-4
     largest_deviation: float = 1e-12
 
@@ -46,7 +46,7 @@ FULL = Plan(
     num_seeds=2,
     lengths=(1, 2, 4, 8),
     num_tokens=24,
-    num_outputs=1200,
+    num_outputs=600,
     num_prompts=12,
     num_target_tokens=64,
     num_target_seeds=2,
@@ -57,7 +57,7 @@ QUICK = Plan(
     num_seeds=1,
     lengths=(1, 4),
     num_tokens=20,
-    num_outputs=400,
+    num_outputs=300,
     num_prompts=4,
     num_target_tokens=32,
     num_target_seeds=1,
@@ -84,7 +84,7 @@ def sampling_policies(vocab_size: int, stop_ids: frozenset[int]) -> dict[str, di
 
 
 def _mask(vocab_size: int, stop_ids: frozenset[int]) -> CycleGrammar:
-    """Return a grammar that leaves a choice, then forces two ids one after the other, then leaves another choice."""
+    """Return a grammar that leaves every choice, forces an id, forbids one, and forces another."""
     ids = frozenset(range(vocab_size))
     free = ids - stop_ids
-    return CycleGrammar([ids, {1}, {0}, free - {2} or free], vocab_size=vocab_size, stop_ids=stop_ids)
+    return CycleGrammar([ids, {1}, free - {2} or free, {0}], vocab_size=vocab_size, stop_ids=stop_ids)

@@ -35,7 +35,7 @@ class Subject:
 
     name: str
     make: Callable[[Target], Mapping[str, Drafter]]
-    strategy: Strategy = Strategy()
+    strategy: Strategy = attrs.field(factory=Strategy)
     generation: type[Generation] = Generation
 
     def rounds(self, *, max_tokens: int | None = None, verifier: str = "coupled") -> Strategy:

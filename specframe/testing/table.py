@@ -155,7 +155,9 @@ class TableSession:
         fed = [pending, *proposal]
         self._check_fed(fed, len(self._target.cached_ids))
         if self._width is not None and len(fed) > self._width:
-            raise CacheError(f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more")
+            raise CacheError(
+                f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more"
+            )
         if not 0 <= num_skipped <= len(proposal):
             raise CacheError(f"cannot skip {num_skipped} rows of {len(fed)}: the last is always read")
         return Verification(self._feed(ticket, "verify", fed, num_rows=len(fed) - num_skipped))

@@ -144,7 +144,10 @@ def test_shipped_rule_over_four_tokens():
 def test_shipped_round_has_the_enumerated_law(seed, draft, size, room):
     """Prevents a right first token with wrong rejection positions or corrections: laws equal outcome by outcome."""
     target, step = table(seed, size), draft(seed + 1, size)
-    assert distance(real_round_law(target, step, (1,), room), round_law(target, step, (1,), room)) < EXACT
+    found, expected = real_round_law(target, step, (1,), room), round_law(target, step, (1,), room)
+    assert sum(abs(found.get(x, 0) - expected.get(x, 0)) for x in found.keys() | expected.keys()) / 2 < EXACT
+    # Laws that are equal as rationals may round apart, and be rejected with a chance of 1e-16; no impossible token follows.
+    assert all(target((1, *ids[:i]))[token] for ids, _ in found for i, token in enumerate(ids))
 
 
 def test_every_pair_of_small_laws():

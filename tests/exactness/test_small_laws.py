@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -96,9 +97,10 @@ def test_wrong_rules_are_seen_over_all_pairs(rule):
     for q, p in pairs(3):
         law = first_token_law(real_round_law(always(q), always(p), (), 1, rule=rule), 3)
         support = {token for token, prob in enumerate(law) if prob}
-        found += support != {token for token, prob in enumerate(q) if prob} or max(
-            abs(float(x - y)) for x, y in zip(law, q, strict=True)
-        ) > EXACT
+        found += (
+            support != {token for token, prob in enumerate(q) if prob}
+            or max(abs(float(x - y)) for x, y in zip(law, q, strict=True)) > EXACT
+        )
     assert found > 0
 
 
@@ -116,7 +118,7 @@ def test_chains(size, length):
         target, draft = rows_of(seed, size), rows_of(seed + 4, size)
         law = real_round_law(target, draft, (0,), length)
         assert distance(law, round_law(target, draft, (0,), length)) < EXACT
-        whole = sequence_law(lambda ids, room: round_law(target, draft, ids, room), (0,), length + 1, length)
+        whole = sequence_law(partial(round_law, target, draft), (0,), length + 1, length)
         assert whole == target_law(target, (0,), length + 1)
 
 

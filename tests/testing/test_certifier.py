@@ -143,9 +143,7 @@ def test_what_raises_fails_and_the_rest_goes_on():
 def test_an_engine_brings_its_kernel(tmp_path, monkeypatch):
     """A certificate of an engine under blocks says so, and its rows are compared within the block."""
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path))
-    engine = Engine(
-        TransformersTarget(shared_model()), {"dice": RandomOffers(2)}, strategy=Strategy(kernel="block:4")
-    )
+    engine = Engine(TransformersTarget(shared_model()), {"dice": RandomOffers(2)}, strategy=Strategy(kernel="block:4"))
     certificate = certify_strategy(Strategy(name="dice"), engine=engine, plan=SMALL)
     checks = {check.name: check for check in certificate.checks}
     assert checks["target: kernel"].figures["kernel"] == "block:4"

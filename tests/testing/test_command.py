@@ -7,12 +7,12 @@ import sys
 
 import attrs
 import pytest
+from models import shared_model
 
 import specframe
 from specframe import DrafterUse, Engine, Strategy, TransformersTarget
 from specframe.cli import main
 from specframe.testing import QUICK, certifier, plan
-from models import shared_model
 
 SMALL = attrs.evolve(QUICK, num_outputs=100, num_tokens=8, num_target_tokens=8)
 
@@ -68,7 +68,13 @@ def test_a_target_is_loaded_with_the_strategy(run, monkeypatch):
 
     monkeypatch.setitem(vars(specframe), "load", load)
     code, out, _ = run("certify", "prompt_lookup", "--quick", "--target", "some/folder", "--kernel", "single")
-    assert asked == {"model": "some/folder", "strategy": "prompt_lookup", "dtype": None, "device": None, "kernel": "single"}
+    assert asked == {
+        "model": "some/folder",
+        "strategy": "prompt_lookup",
+        "dtype": None,
+        "device": None,
+        "kernel": "single",
+    }
     assert "target: greedy parity" in out
     assert code in (0, 1)  # random weights rarely repeat themselves, so there may be nothing to verify
 

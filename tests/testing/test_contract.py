@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 from wrong import DiscardsOnFailure, EndPassedOver
@@ -108,7 +109,7 @@ class Dice(Session):
 @pytest.mark.parametrize("make", [lookup, drawing, lambda: RandomOffers(3)])
 def test_right_drafters_pass(make):
     """What they propose may be anything: only what the contract asks for is asked."""
-    for name, check in contract.checks(subject(make), QUICK).items():
+    for name, check in contract.checks(subject(make), QUICK, is_deterministic=True).items():
         found = check()
         assert found.status in ("passed", "noted"), (name, found)
 
@@ -116,17 +117,17 @@ def test_right_drafters_pass(make):
 @pytest.mark.parametrize(
     ("check", "session", "told"),
     [
-        (contract.stays_on, OutOfRange, "ProposalError: a proposed id must be in"),
-        (contract.stays_on, Session, "it proposed nothing"),
+        (partial(contract.stays_on, plan=QUICK), OutOfRange, "ProposalError: a proposed id must be in"),
+        (partial(contract.stays_on, plan=QUICK), Session, "it proposed nothing"),
         (contract.respects_room, NeedsRoom, "with room for 1"),
-        (contract.is_reset, Learning, "something of earlier requests is left"),
+        (partial(contract.is_reset, is_deterministic=True), Learning, "something of earlier requests is left"),
     ],
     ids=["ids", "nothing", "room", "reset"],
 )
 def test_broken_drafters_are_caught(check, session, told):
     """Each by name, with what it did."""
     broken = subject(drafter(session))
-    found = check(broken, QUICK) if check is contract.stays_on else check(broken)
+    found = check(broken)
     assert found.status == "failed"
     assert told in found.told
 
@@ -141,10 +142,12 @@ def test_a_session_that_keeps_what_was_rejected_is_told():
 
 def test_randomness_is_reported_and_allowed():
     """A drafter may roll dice; what can then not be compared is skipped, with the reason."""
-    found = contract.is_repeated(subject(drafter(Dice)))
-    assert (found.status, found.figures["is_deterministic"]) == ("noted", False)
-    assert contract.is_reset(subject(drafter(Dice))).status == "skipped"
     assert contract.is_deterministic(subject(lookup))
+    assert not contract.is_deterministic(subject(drafter(Dice)))
+    checks = contract.checks(subject(drafter(Dice)), QUICK, is_deterministic=False)
+    found = checks["contract: determinism"]()
+    assert (found.status, found.figures["is_deterministic"]) == ("noted", False)
+    assert checks["contract: reset"]().status == "skipped"
 
 
 def test_failures_are_harmless_and_the_check_can_fail():

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PLUGIN = "specframe.testing.pytest_plugin"
 
-TESTS = '''
+TESTS = """
 from specframe.testing import Adversary, Plan
 
 PLAN = Plan("tiny", num_tables=1, num_seeds=1, lengths=(2,), num_tokens=6, num_outputs=40, num_prompts=1,
@@ -27,7 +27,7 @@ def test_a_drafter_that_is_not(certify_drafter):
 
 def test_a_table(table_target):
     assert table_target(vocab_size=5).facts.vocab_size == 5
-'''
+"""
 
 
 def pytest_in(folder, *arguments):
@@ -49,7 +49,7 @@ def test_third_parties_get_the_fixtures(tmp_path):
 
 
 def test_other_runs_load_no_model_library(tmp_path):
-    """pytest imports the plugin in every run where specframe is installed, so it must not take torch with it."""
+    """Pytest imports the plugin in every run where specframe is installed, so it must not take torch with it."""
     (tmp_path / "test_theirs.py").write_text("import sys\n\ndef test_it():\n    assert 'torch' not in sys.modules\n")
     done = pytest_in(tmp_path, "-p", "no:cacheprovider", "-q")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -52,10 +52,11 @@ def cases():
         rows = [law() for _ in range(num + 1)]
         laws = [None if source.random() < 0.4 else (row if source.random() < 0.4 else law()) for row in rows[:num]]
         ids = [
-            int(source.choice(np.flatnonzero(row if one is None else one)))
+            int(np.argmax(one or row) if source.random() < 0.8 else source.choice(np.flatnonzero(one or row)))
             for one, row in zip(laws, rows[:num], strict=True)
         ]
-        case = {"rule": rule, "rows": rows, "proposals": ids, "stop_ids": [3] if source.random() < 0.5 else []}
+        stop_ids = ids[-1:] if source.random() < 0.5 else []
+        case = {"rule": rule, "rows": rows, "proposals": ids, "stop_ids": stop_ids}
         if rule == "residual":
             case |= {"laws": laws, "uniforms": ((2 * source.integers(0, 32, 2 * num + 2) + 1) / 64).tolist()}
         if rule == "coupled":
