@@ -1,4 +1,4 @@
-"""The command line: ``specframe generate``, ``specframe manifest`` and ``specframe plugins``.
+"""The command line: ``specframe generate``, ``manifest``, ``train-draft``, ``certify`` and ``plugins``.
 
 Thin: every command calls the public API and formats what it returns. What a command needs is imported inside it, so that
 ``--help`` and ``plugins`` load no model library.
@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from specframe._version import __version__
 from specframe.errors import GenerationError, InvalidRequest, SpecframeError
 from specframe.manifest import commands as manifest_commands
+from specframe.testing import command as testing_commands
 from specframe.train import command as train_commands
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class _Group(TyperGroup):
 app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(manifest_commands.app, name="manifest")
 app.command("train-draft")(train_commands.train_draft)
+app.command("certify")(testing_commands.certify)
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import (
     AttentionInterface,
@@ -26,7 +25,7 @@ from transformers import (
 from transformers.masking_utils import eager_mask
 
 from specframe import Engine, Length, Strategy, TransformersTarget
-from specframe.testing import TableTarget
+from specframe.testing import random_table as random_table  # the table that most tests use
 
 KINDS = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "gpt2")
 SLIDING_KINDS = ("gemma2", "gemma3", "mistral")
@@ -185,15 +184,6 @@ def engine_on(target: Any, *drafters: Any, length: int = 4, **strategy: Any) -> 
     """Return a debugging engine with drafters ``d0``, ``d1``, ... that propose at most ``length`` tokens a round."""
     named = {f"d{index}": drafter for index, drafter in enumerate(drafters)}
     return Engine(target, named, strategy=Strategy(length=Length(max_tokens=length), **strategy), debug=True)
-
-
-def random_table(*, vocab_size: int = 12, order: int = 2, seed: int = 0, **options: Any) -> TableTarget:
-    """Return a table target with a fixed random row of logits for every context."""
-
-    def row(ids: tuple[int, ...]) -> list[float]:
-        return np.random.default_rng([seed, *ids]).normal(0, 1.5, vocab_size).tolist()
-
-    return TableTarget(row, vocab_size=vocab_size, order=order, **options)
 
 
 def library_greedy(model: Any, prompt: Sequence[int], num_tokens: int, **arguments: Any) -> tuple[int, ...]:

@@ -7,9 +7,10 @@ finds by bisection where the code's behaviour steps, so that the law is an exact
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
@@ -24,7 +25,8 @@ from specframe.testing.scripted import UniformKey
 from specframe.verify import Choice, Residual, Row, Rule, verify
 
 GRID = 1 << 53
-_PROBE_WIDTH = GRID >> 4  # every interval this wide is probed, in case two steps cancel between its ends
+_PROBE_WIDTH = GRID >> 3  # every interval this wide is probed, in case two steps cancel between its ends
+_NEAR = 16  # grid points by which rounding may shift a suggested step
 
 T = TypeVar("T", bound=Hashable)
 
@@ -43,6 +45,7 @@ class Integrand(Random):
         self._points = points
         self.keys: list[UniformKey] = []
         self.notes: list[Hashable] = []
+        self.hints: list[int] = []
 
     def uniform(self, purpose: Purpose, round_id: int, node: int) -> float:
         index = len(self.keys)
@@ -58,20 +61,25 @@ class Integrand(Random):
         """Tell the integrator what a draw led to, where the next ask would not show it (a drawn token, a decision)."""
         self.notes.append((len(self.keys), value))
 
+    def suggest(self, points: Iterable[float]) -> None:
+        """Tell where the next draws may step. It saves time to look there first; a wrong suggestion changes nothing."""
+        near = (int(point * GRID) + side for point in points for side in (-_NEAR, _NEAR))
+        self.hints = sorted(near)
+
 
 def integrate(run: Callable[[Integrand], T]) -> dict[T, Fraction]:
     """Return the exact law of what ``run`` returns, its uniforms ranging over the grid ``m * 2**-53``.
 
     ``run`` must be a function of the uniforms it asks for, and behave as a step function of each, given those before;
     what is seen of its behaviour is its next ask, its notes and its result. Steps are found to the grid point; a dent
-    narrower than 1/16 that leaves both neighbours equal is the one thing that could be missed, and no inverse-CDF draw
+    narrower than 1/8 that leaves both neighbours equal is the one thing that could be missed, and no inverse-CDF draw
     or threshold has one, for each of its values has one interval.
     """
     law: dict[T, Fraction] = {}
     stack: list[tuple[list[int], dict[UniformKey, tuple[int, int]]]] = [([], {})]
     while stack:
         points, intervals = stack.pop()
-        is_over, result, keys, _ = _observe(run, points)
+        is_over, result, draws, _ = _observe(run, points)
         if is_over:
             weight = Fraction(1)
             for low, high in intervals.values():
@@ -80,30 +88,36 @@ def integrate(run: Callable[[Integrand], T]) -> dict[T, Fraction]:
             law[result] = law.get(result, Fraction(0)) + weight
             continue
         # A key that was asked before keeps its interval, which the new ask can only divide further.
-        key = keys[-1]
-        fixed = keys[: len(points)]
-        for low, high in _steps(
-            run, points, [i for i, k in enumerate(fixed) if k == key], intervals.get(key, (0, GRID))
-        ):
+        key = draws.keys[-1]
+        fixed = draws.keys[: len(points)]
+        repeats = [i for i, k in enumerate(fixed) if k == key]
+        for low, high in _steps(run, points, repeats, intervals.get(key, (0, GRID)), draws.hints):
             moved = [low if k == key else point for k, point in zip(fixed, points, strict=True)]
             stack.append(([*moved, low], {**intervals, key: (low, high)}))
     return law
 
 
-def _observe(run: Callable[[Integrand], T], points: list[int]) -> tuple[bool, T | _Paused, list[UniformKey], Hashable]:
-    """Run with the first draws fixed; return whether it ended, its result, its asks, and all that is seen of it."""
+def _observe(run: Callable[[Integrand], T], points: list[int]) -> tuple[bool, T | _Paused, Integrand, Hashable]:
+    """Run with the first draws fixed; return whether it ended, its result, its draws, and all that is seen of it."""
     draws = Integrand(points)
     try:
         result: T | _Paused = run(draws)
     except _Paused as pause:
-        return False, pause, draws.keys, (False, tuple(draws.keys), tuple(draws.notes))
-    return True, result, draws.keys, (True, result, tuple(draws.keys), tuple(draws.notes))
+        return False, pause, draws, (False, tuple(draws.keys), tuple(draws.notes))
+    return True, result, draws, (True, result, tuple(draws.keys), tuple(draws.notes))
 
 
 def _steps(
-    run: Callable[[Integrand], T], points: list[int], repeats: list[int], interval: tuple[int, int]
+    run: Callable[[Integrand], T],
+    points: list[int],
+    repeats: list[int],
+    interval: tuple[int, int],
+    hints: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """Return the intervals of the next uniform in which the run's behaviour is constant."""
+    """Return the intervals of the next uniform in which the run's behaviour is constant.
+
+    ``hints``: points, in order, near which steps are likely; a bracket is divided there before it is halved.
+    """
 
     def seen(point: int) -> Hashable:
         fixed = list(points)
@@ -116,15 +130,22 @@ def _steps(
     stack = [(low, seen(low), high - 1, seen(high - 1))]
     while stack:
         left, at_left, right, at_right = stack.pop()
-        if right - left <= 1 or (at_left == at_right and right - left < _PROBE_WIDTH):
+        is_wide = right - left >= _PROBE_WIDTH
+        if right - left <= 1 or (at_left == at_right and not is_wide):
             if at_left != at_right:
                 cuts.append(right)
             continue
-        middle = (left + right) // 2
+        middle = (left + right) // 2 if is_wide else _hinted(hints, left, right)
         at_middle = seen(middle)
         stack += [(left, at_left, middle, at_middle), (middle, at_middle, right, at_right)]
     edges = [low, *sorted(cuts), high]
     return list(itertools.pairwise(edges))
+
+
+def _hinted(hints: Sequence[int], left: int, right: int) -> int:
+    """Return a point inside a bracket: the first hint, else the middle."""
+    index = bisect.bisect_right(hints, left)
+    return hints[index] if index < len(hints) and hints[index] < right else (left + right) // 2
 
 
 class LawRow:

@@ -16,6 +16,9 @@ Probs = Sequence[float]
 Uniform = Callable[[str, int], float]
 """The uniform in [0, 1) of a purpose (``accept_uniform``, ...) and a node."""
 
+VERSION = 1
+"""Of the interpretation; golden vectors in ``tests/`` hold it fixed."""
+
 _UNIT = 2.0**-52
 
 

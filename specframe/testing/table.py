@@ -7,10 +7,12 @@ anything changes.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from specframe.errors import CacheError, StaleEpoch, TargetError
@@ -227,6 +229,22 @@ class TableSession:
                 raise CacheError(f"a fed id must be an int in [0, {facts.vocab_size}) (got {token!r})")
         if start + len(ids) > limit:
             raise CacheError(f"{len(ids)} ids at position {start} pass the limit of {limit}")
+
+
+def random_table(
+    *, vocab_size: int = 12, order: int = 2, seed: int = 0, spread: float = 1.5, **options: Any
+) -> TableTarget:
+    """Return a table target with a fixed random row of logits for every context.
+
+    The logits are normal with standard deviation ``spread``; ``options`` are ``TableTarget``'s.
+    """
+
+    @functools.cache
+    def row(ids: tuple[int, ...]) -> Row:
+        logits: list[float] = np.random.default_rng([seed, *ids]).normal(0, spread, vocab_size).tolist()
+        return logits
+
+    return TableTarget(row, vocab_size=vocab_size, order=order, **options)
 
 
 def _lookup(rows: Mapping[tuple[int, ...], Row], default: Row | None) -> RowFunction:

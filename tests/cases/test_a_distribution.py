@@ -13,11 +13,21 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wrong import (
+    CorrectionFromTarget,
+    FirstIdRemoved,
+    NotRenormalised,
+    NotStrict,
+    ReusedNoise,
+    SecondDraw,
+    SoftArgmax,
+    SoftmaxResidual,
+)
 
 from specframe.distribution import Distribution, NotADistribution
 from specframe.policy import Pipeline, SamplingPolicy
 from specframe.prefix import Prefix
-from specframe.proposal import Drawn, Proposal
+from specframe.proposal import Proposal
 from specframe.random import CounterRandom, Purpose
 from specframe.testing import (
     Integrand,
@@ -34,7 +44,7 @@ from specframe.testing import (
     sequence_law,
     target_law,
 )
-from specframe.verify import Decision, Residual, verify
+from specframe.verify import Residual, verify
 
 EXACT = 1e-12
 A1_Q, A1_P = fractions("0.5", "0.3", "0.2"), fractions("0.2", "0.3", "0.5")
@@ -134,7 +144,10 @@ def test_shipped_rule_over_four_tokens():
 def test_shipped_round_has_the_enumerated_law(seed, draft, size, room):
     """Prevents a right first token with wrong rejection positions or corrections: laws equal outcome by outcome."""
     target, step = table(seed, size), draft(seed + 1, size)
-    assert distance(real_round_law(target, step, (1,), room), round_law(target, step, (1,), room)) < EXACT
+    found, expected = real_round_law(target, step, (1,), room), round_law(target, step, (1,), room)
+    assert sum(abs(found.get(x, 0) - expected.get(x, 0)) for x in found.keys() | expected.keys()) / 2 < EXACT
+    # Laws that are equal as rationals may round apart, and be rejected with a chance of 1e-16; no impossible token follows.
+    assert all(target((1, *ids[:i]))[token] for ids, _ in found for i, token in enumerate(ids))
 
 
 def test_every_pair_of_small_laws():
@@ -165,84 +178,6 @@ def test_tiny_overlap_and_disjoint_supports(q, p):
 
 
 # --- Deliberately wrong verifiers, which the enumeration must catch ----------------------------------------------------
-
-
-class SoftmaxResidual(Residual):
-    def judge(self, row, node, token, law):
-        decision = super().judge(row, node, token, law)
-        if decision.is_accepted:
-            return decision
-        q = row.distribution()
-        clamped = np.maximum(q.dense() - law.dense(), 0)
-        wrong = Distribution.from_probs(np.exp(clamped) / np.exp(clamped).sum())
-        point = self.random.uniform(Purpose.CORRECTION_SAMPLE, self.round_id, node + 100)
-        return Decision(False, wrong.sample(point))
-
-
-class SoftArgmax(Residual):
-    def draw(self, row, node):
-        return Drawn(row.choose().token, row.distribution())
-
-
-class NotStrict(Residual):
-    def judge(self, row, node, token, law):
-        uniform = self.random.uniform(Purpose.ACCEPT_UNIFORM, self.round_id, node)
-        if uniform * law.prob(token) <= row.distribution().prob(token):
-            return Decision(True, token)
-        return super().judge(row, node, token, law)
-
-
-class NotRenormalised(Residual):
-    def judge(self, row, node, token, law):
-        q = row.distribution()
-        if self.random.uniform(Purpose.ACCEPT_UNIFORM, self.round_id, node) * law.prob(token) < q.prob(token):
-            return Decision(True, token)
-        cumulative = np.cumsum(q.residual(law).weights)
-        point = self.random.uniform(Purpose.CORRECTION_SAMPLE, self.round_id, node)
-        index = min(int(np.searchsorted(cumulative, point, side="right")), len(cumulative) - 1)
-        return Decision(False, int(q.ids[index]))
-
-
-class ReusedNoise(Residual):
-    def judge(self, row, node, token, law):
-        q = row.distribution()
-        if self.random.uniform(Purpose.ACCEPT_UNIFORM, self.round_id, node) * law.prob(token) < q.prob(token):
-            return Decision(True, token)
-        residual = q.residual(law)
-        dense = np.zeros(q.vocab_size)
-        dense[q.ids] = residual.weights
-        point = self.random.uniform(Purpose.DRAFT_SAMPLE, self.round_id, node)
-        return Decision(False, Distribution.from_probs(dense).sample(point))
-
-
-class CorrectionFromTarget(Residual):
-    def judge(self, row, node, token, law):
-        decision = super().judge(row, node, token, law)
-        if decision.is_accepted:
-            return decision
-        point = self.random.uniform(Purpose.CORRECTION_SAMPLE, self.round_id, node + 100)
-        return Decision(False, row.distribution().sample(point))
-
-
-class SecondDraw(Residual):
-    def judge(self, row, node, token, law):
-        q = row.distribution()
-        if q.sample(self.random.uniform(Purpose.ACCEPT_UNIFORM, self.round_id, node)) == token:
-            return Decision(True, token)
-        return Decision(False, q.sample(self.random.uniform(Purpose.CORRECTION_SAMPLE, self.round_id, node)))
-
-
-class FirstIdRemoved(Residual):
-    """Correct from q without the rejected id, although it was drawn from a dense p (the linear half of A7)."""
-
-    def judge(self, row, node, token, law):
-        q = row.distribution()
-        if self.random.uniform(Purpose.ACCEPT_UNIFORM, self.round_id, node) * law.prob(token) < q.prob(token):
-            return Decision(True, token)
-        dense = q.dense()
-        dense[token] = 0
-        point = self.random.uniform(Purpose.CORRECTION_SAMPLE, self.round_id, node)
-        return Decision(False, Distribution.from_probs(dense).sample(point))
 
 
 def first_unverified(rule, row_at, proposal, stop_ids):

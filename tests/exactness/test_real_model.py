@@ -23,6 +23,8 @@ from specframe.bench.workload import WorkItem, core_workload
 from specframe.prompt import encode
 from specframe.strategy import DrafterUse, Length, Strategy
 from specframe.target import Ticket
+from specframe.testing.conformance import measure
+from specframe.testing.parity import first_difference
 from specframe.transformers_target import TransformersTarget
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(0)]
@@ -60,7 +62,9 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     items = core_workload()
     if not is_full:
         items = [next(items_of_kind) for _, items_of_kind in itertools.groupby(items, lambda item: item.kind)]
-    difference = largest_row_difference(target, items[:4])
+    prompts = [encode(item.messages, target.facts) for item in items[:4]]
+    measured = measure(target, prompts)
+    difference = measured.largest_difference
     # A wrong position or mask differs by whole units: it must not widen the bound that would excuse it.
     assert difference < LARGEST_ROUNDING
     this = Run(
@@ -69,7 +73,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         max_new_tokens=128 if is_full else 32,
         seeds=(0, 1, 2, 3) if is_full else (0,),
         draft_lengths=tuple(range(1, 9)) if is_full else (3,),
-        bound=2 * difference,
+        bound=measured.bound,
     )
     this.results |= {
         "dtype": "float32",
@@ -88,29 +92,6 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
             assert len(group["near_ties"]) <= MOST_NEAR_TIES * group["compared"], name
 
 
-def largest_row_difference(target: TransformersTarget, items: list[WorkItem]) -> float:
-    """Return the largest difference between logits of the same position from one-row and from many-row forwards."""
-    largest = 0.0
-    for request_id, item in enumerate(items):
-        prompt = encode(item.messages, target.facts)
-        ids, continuation = prompt[:-24], prompt[-24:]
-        rows: dict[int, torch.Tensor] = {}
-        for width in (1, 2, 5, 13, 24):
-            target.reset()
-            session = target.open(request_id, max_tokens=len(prompt) + 1)
-            ticket = Ticket(request_id, 0, session.epoch)
-            session.prefill(ticket, ids)
-            found = []
-            for start in range(0, len(continuation), width):
-                block = continuation[start : start + width]
-                found.append(session.verify_linear(ticket, block[0], block[1:]).logits)
-                session.commit(ticket, len(block))
-            session.close()
-            rows[width] = torch.cat(found)
-        largest = max(largest, *(float((rows[1] - rows[width]).abs().max()) for width in rows))
-    return largest
-
-
 def check(
     run: Run,
     group: str,
@@ -126,9 +107,7 @@ def check(
     if got == expected:
         run.note(group, is_same=True, near_tie=None)
         return
-    index = next(
-        (i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), min(len(got), len(expected))
-    )
+    index = first_difference(got, expected)
     margin = plain.records[index].min_margin
     near_tie = {"prompt": item.name, "position": index, "margin": margin, **what}
     is_near = margin is not None and margin < run.bound / scale

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
+from wrong import drop
 
 from specframe.cache import TransactionalCache
-from specframe.constraint import Grammars
 from specframe.generation import Generation
-from specframe.plugins import Plugins
-from specframe.request import make_request
 from specframe.strategy import Length, Strategy
-from specframe.testing import TableTarget, integrate
+from specframe.testing import output_law, plain_law, random_table
+from specframe.testing.exhaustive import deviation
+from specframe.testing.runs import request_of
 from specframe_draft_model import DraftModelOptions
 from specframe_draft_model.drafter import DraftModel, DraftModelSession
 from specframe_draft_model.network import Network
@@ -23,100 +22,44 @@ EXACT = 1e-12
 VOCAB = 3
 
 
-def rows(seed, width, spread):
-    """Return a function from a context to its fixed random row of logits."""
-    return lambda ids: np.random.default_rng([seed, *ids[-2:]]).normal(0, spread, width).tolist()
-
-
-class Passing:
-    """An integrator's draws whose pause passes through what catches a drafter's failures, as an interrupt does."""
-
-    def __init__(self, draws):
-        self._draws, self.pause = draws, None
-
-    def uniform(self, *key):
-        try:
-            return self._draws.uniform(*key)
-        except BaseException as pause:
-            self.pause = pause
-            raise KeyboardInterrupt from pause
-
-
 class TableRunner:
     """What a network runs, with rows from a table instead of a forward."""
 
-    def __init__(self, row, note):
+    def __init__(self, width):
         self.cache = TransactionalCache(0)
         self.facts = SimpleNamespace(context_limit=None)
-        self._row, self._note = row, note
+        self._table = random_table(vocab_size=width, seed=2)
 
     def forward(self, ids, *, num_rows):
-        self._note(tuple(ids))
-        return torch.tensor([self._row(tuple(self.cache.ids))], dtype=torch.float64)
+        return self._table.row(self.cache.ids)[None]
 
     def reset(self):
         self.cache.release()
 
 
-def law(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSession, draft_row=None, **options):
-    """Return the exact law of a generation with a draft, under residual verification."""
-    target_row, draft_row = rows(1, VOCAB, 1.0), draft_row or rows(2, draft_width, 1.5)
+class NeverOff(Generation):
+    """A generation whose drafter may not fail."""
+
+    def close(self):
+        super().close()
+        assert self.events == ()
+
+
+def off_by(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSession, **options):
+    """Return how far an output's probability is from plain decoding's, under residual verification."""
+    ids = torch.tensor(target_ids) if target_ids is not None else None
 
     class Drafter(DraftModel):
         def open(self, request):
             return session(self.network, self.options)
 
-    def run(draws):
-        class Target(TableTarget):
-            """Tells the integrator what was proposed."""
-
-            def open(self, *args, **kwargs):
-                opened = super().open(*args, **kwargs)
-                verify_linear = opened.verify_linear
-
-                def noted(ticket, pending, proposal, **options):
-                    draws.note((pending, *proposal))
-                    return verify_linear(ticket, pending, proposal, **options)
-
-                opened.verify_linear = noted
-                return opened
-
-        target = Target(target_row, vocab_size=VOCAB, order=2)
-        ids = torch.tensor(target_ids) if target_ids is not None else None
-        made = Drafter(Network(TableRunner(draft_row, draws.note), ids), DraftModelOptions(model="unused", **options))
-        arguments = {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0}
-        request = make_request((0, 1), arguments, target.facts, Grammars(Plugins([]), target.facts).compile)
-        strategy = Strategy(verifier="residual", length=Length(max_tokens=2))
-        passing = Passing(draws)
-        generation = Generation(target, {"d": made}, strategy, request, request_id=1, table=None, random=passing)
-        try:
-            while not generation.is_done:
-                generation.step()
-        except KeyboardInterrupt:
-            raise passing.pause from None
-        generation.close()
-        assert generation.events == ()
-        return tuple(generation.token_ids)
-
-    return {ids: float(weight) for ids, weight in integrate(run).items()}
-
-
-def expected(num_tokens):
-    """Return the law of plain decoding."""
-    row, done = rows(1, VOCAB, 1.0), {(): 1.0}
-    for _ in range(num_tokens):
-        longer = {}
-        for ids, weight in done.items():
-            logits = np.array(row((0, 1, *ids)))
-            probs = np.exp(logits - logits.max())
-            for token, prob in enumerate(probs / probs.sum()):
-                longer[(*ids, token)] = weight * prob
-        done = longer
-    return done
-
-
-def distance(found, right):
-    return sum(abs(found.get(ids, 0.0) - right.get(ids, 0.0)) for ids in found.keys() | right.keys()) / 2
+    made = Drafter(Network(TableRunner(draft_width), ids), DraftModelOptions(model="unused", **options))
+    target = random_table(vocab_size=VOCAB, seed=1, spread=1.0)
+    request = request_of(target, (0, 1), {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0})
+    strategy = Strategy(verifier="residual", length=Length(max_tokens=2))
+    law = output_law(target, {"d": made}, strategy, request, generation=NeverOff)
+    assert sum(law.values()) == 1
+    return deviation(law, plain_law(target, request))
 
 
 @pytest.mark.parametrize(
@@ -133,20 +76,18 @@ def distance(found, right):
 )
 def test_the_law_is_the_targets(draft):
     """Whole, confident, short and reduced: whatever a draft may do, the output's law is plain decoding's."""
-    assert distance(law(3, **draft), expected(3)) < EXACT
+    assert off_by(4 if draft == {} else 3, **draft) < EXACT
 
 
 class Dropping(DraftModelSession):
-    """Takes a drawn token back for what it is: no drafter can by the contract, this one reaches into the core."""
+    """Takes a drawn token back for what it is."""
 
     def propose(self, round):
+        num_before = len(round.context)
         super().propose(round)
-        if round._proposal.ids and round._proposal.ids[-1] == 0:
-            for part in (round._proposal.ids, round._proposal.laws, round._proposal.drafters, round._proposal.parents):
-                part.pop()
-            round._context._prefix.truncate(len(round.context) - 1)
+        drop(round, num_before)
 
 
 def test_a_token_that_is_dropped_for_what_it_is_biases_the_output():
     """Negative control: the rule that the contract forbids, and the enumeration that sees it."""
-    assert distance(law(3, session=Dropping, max_tokens=1), expected(3)) > 0.01
+    assert off_by(3, session=Dropping, max_tokens=1) > 0.001

@@ -1,0 +1,197 @@
+"""Certificates of whole drafters: first-party ones are certified, wrong ones are not, and what was not shown is named."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+import torch
+from models import shared_model, tiny_model
+from wrong import CorrectionFromTarget, with_rule
+
+import specframe
+from specframe import DrafterUse, Engine, Strategy, TransformersTarget
+from specframe.generation import Generation
+from specframe.testing import QUICK, Certificate, Check, Oracle, RandomOffers, certify, certify_strategy
+from specframe.testing.page import page
+from specframe_draft_model import DraftModelOptions
+from specframe_draft_model.drafter import DraftModel
+from specframe_draft_model.network import Network
+from specframe_grammar.drafter import GrammarDrafter
+from specframe_grammar.options import GrammarOptions
+from specframe_prompt_lookup import PromptLookup, PromptLookupOptions
+
+SMALL = attrs.evolve(QUICK, name="small", num_outputs=200, num_bins=8, num_tokens=12, num_target_tokens=12)
+
+
+def draft_model(facts):
+    """Make a draft model on a tiny random network, whose head is as wide as the target's or wider."""
+    model = tiny_model(num_hidden_layers=1, vocab_size=max(8, facts.vocab_size), dtype=torch.float32)
+    return DraftModel(Network(TransformersTarget(model)), DraftModelOptions(model="unused"))
+
+
+FIRST_PARTY = {
+    "prompt_lookup": lambda facts: PromptLookup(PromptLookupOptions(), facts),
+    "grammar": lambda facts: GrammarDrafter(GrammarOptions(), facts),
+    "draft_model": draft_model,
+}
+
+
+@pytest.mark.parametrize("name", FIRST_PARTY)
+def test_first_party_drafters_are_certified(name):
+    """Everything is run on tables; nothing fails and nothing is left out."""
+    told = []
+    certificate = certify(FIRST_PARTY[name], name=name, plan=SMALL, say=told.append)
+    assert certificate.is_certified, certificate.failures
+    assert certificate.classes == {"greedy and coupled": "token-exact", "residual": "distribution-exact"}
+    assert certificate.missing == ()
+    assert [progress.check for progress in told] == [*(check.name for check in certificate.checks), ""]
+    assert certificate.plan["checks"] == [check.name for check in certificate.checks]
+    assert f"{name} is certified" in certificate.sentence
+
+
+def test_a_wrong_verifier_is_not_certified():
+    """What fails is named in the verdict, by enumeration and by Monte Carlo."""
+    certificate = certify(FIRST_PARTY["draft_model"], generation=with_rule(CorrectionFromTarget), plan=SMALL)
+    assert certificate.verdict == "not certified"
+    failed = {check.name for check in certificate.failures}
+    assert {"exact law: temperature", "exact law: top-k"} <= failed
+    assert any(name.startswith("Monte Carlo") for name in failed)
+    assert not any(name.startswith(("greedy", "coupled", "contract")) for name in failed)
+    assert "exact law: temperature" in certificate.sentence
+
+
+def test_statistical_findings_are_corrected_for_their_number():
+    """One small p-value among many is none; the adjusted one stands beside it."""
+    certificate = certify(FIRST_PARTY["prompt_lookup"], plan=SMALL)
+    p_values = [values for check in certificate.checks for values in check.p_values.values()]
+    assert len(p_values) > 10
+    assert all(values["adjusted"] >= values["p"] for values in p_values)
+    strict = certify(FIRST_PARTY["prompt_lookup"], plan=attrs.evolve(SMALL, alpha=1.01))
+    assert strict.verdict == "not certified"  # a negative control: every test is a finding at such odds
+
+
+def test_a_real_target_adds_conformance_and_parity():
+    """The bound of near-ties is measured in the same run; manifests and the class stand in the certificate."""
+    target = TransformersTarget(shared_model())
+    certificate = certify(lambda facts: RandomOffers(3), name="dice", target=target, plan=SMALL)
+    assert certificate.is_certified, certificate.failures
+    checks = {check.name: check for check in certificate.checks}
+    kernel = checks["target: kernel"]
+    assert 0 < kernel.figures["largest_difference"] < 1e-10 < kernel.figures["shift"]
+    assert checks["target: greedy parity"].figures["near_tie_bound"] == 2 * kernel.figures["largest_difference"]
+    assert checks["target: coupled parity"].status == checks["target: residual draws"].status == "passed"
+    assert certificate.about["kernel"] == "single"
+
+
+def test_a_strategy_is_certified_as_it_is():
+    """Its drafters, in its mode, by name."""
+    strategy = Strategy(name="two", mode="first", drafters=(DrafterUse("grammar"), DrafterUse("prompt_lookup")))
+    certificate = certify_strategy(strategy, plan=SMALL)
+    assert certificate.is_certified, certificate.failures
+    assert set(certificate.about["drafters"]) == {"grammar", "prompt_lookup"}
+    assert certificate.about["strategy"]["mode"] == "first"
+
+
+def test_what_tables_lack_is_told():
+    """A drafter of the target's tokenizer cannot run on ids alone: nothing is shown without a target, and that is said."""
+    strategy = Strategy(name="mine", drafters=(DrafterUse("draft_model", {"model": "/home/someone/my-draft"}),))
+    certificate = certify_strategy(strategy, plan=SMALL)
+    assert certificate.verdict == "not certified"
+    assert certificate.missing == (
+        "tables: not run on table targets: draft_model needs the target's tokenizer, which a table has not; give a target",
+    )
+    assert "someone" not in certificate.to_json()
+
+    def needs_text(facts):
+        if facts.tokenizer is None:
+            raise specframe.InvalidStrategy("no tokenizer")
+        return Oracle([1, 2])
+
+    certificate = certify(needs_text, plan=SMALL)
+    assert certificate.verdict == "not certified"
+    assert "InvalidStrategy: no tokenizer" in certificate.sentence
+
+
+def test_the_target_alone_certifies_what_tables_cannot():
+    """The verdict holds for what was run, and the rest is named."""
+
+    def on_wide_targets(facts):
+        if facts.vocab_size < 64:
+            raise specframe.InvalidStrategy("needs 64 ids")
+        return RandomOffers(1)
+
+    certificate = certify(on_wide_targets, target=TransformersTarget(shared_model()), plan=SMALL)
+    assert certificate.is_certified
+    assert len(certificate.missing) == 1
+    assert "could not be run" in certificate.sentence
+
+
+def test_what_raises_fails_and_the_rest_goes_on():
+    """An engine that breaks is a finding, not an error of the certificate."""
+
+    class Broken(Generation):
+        def _verify(self, *args):
+            raise ZeroDivisionError("broken")
+
+    certificate = certify(FIRST_PARTY["prompt_lookup"], generation=Broken, plan=SMALL)
+    assert "it raised ZeroDivisionError: broken" in {check.told for check in certificate.failures}
+    assert {check.name for check in certificate.checks if check.status == "passed"} >= {"contract: room"}
+
+
+def test_an_engine_brings_its_kernel(tmp_path, monkeypatch):
+    """A certificate of an engine under blocks says so, and its rows are compared within the block."""
+    monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path))
+    engine = Engine(TransformersTarget(shared_model()), {"dice": RandomOffers(2)}, strategy=Strategy(kernel="block:4"))
+    certificate = certify_strategy(Strategy(name="dice"), engine=engine, plan=SMALL)
+    checks = {check.name: check for check in certificate.checks}
+    assert checks["target: kernel"].figures["kernel"] == "block:4"
+    assert set(checks["target: kernel"].figures["differences"]) == {1, 2, 4}
+    assert certificate.about["kernel"] == "block:4"
+
+
+CERTIFICATE = Certificate(
+    subject="<it>",
+    about={"strategy": {"name": "x"}},
+    plan={"name": "full"},
+    versions={"specframe": "0.1"},
+    manifests={},
+    classes={},
+    checks=(
+        Check("a", "passed", "fine", {"deviation": 1e-15}, {"outputs": {"p": 0.5, "adjusted": 1.0, "num_values": 9}}),
+        Check("b", "failed", "<script>", {"largest_deviation": float("inf")}),
+        Check("c", "skipped", "no model"),
+    ),
+    made="2026-01-01T00:00:00+00:00",
+    seconds=1.0,
+)
+
+
+def test_a_certificate_is_json_of_a_stated_schema():
+    """Nothing in it is beyond JSON, and the verdict stands at the top."""
+    record = json.loads(CERTIFICATE.to_json())
+    assert list(record)[:4] == ["schema", "version", "verdict", "sentence"]
+    assert (record["schema"], record["version"], record["verdict"]) == ("specframe.certificate", 1, "not certified")
+    assert record["checks"][1]["figures"]["largest_deviation"] == "inf"
+    assert record["missing"] == ["c: no model"]
+    assert record["sentence"] == "<it> is not certified: 1 of 3 checks failed (b)."
+
+
+def test_the_page_is_whole_and_escaped():
+    """One file that asks no network, whatever a drafter is called, with the verdict before everything else."""
+    text = page(CERTIFICATE)
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "http" not in text
+    assert text.index("not certified") < text.index("Checks")
+    assert 'name="viewport"' in text
+    assert "p-value, outputs" in text
+    assert text.count("<tr>") == text.count("</tr>")
+
+
+def test_a_certificate_of_nothing_certifies_nothing():
+    """No checks, no verdict."""
+    empty = attrs.evolve(CERTIFICATE, checks=())
+    assert not empty.is_certified
+    assert "nothing could be shown" in empty.sentence
