@@ -1,4 +1,4 @@
-"""What tests of exactness are made of: table targets, small tokenizers, drafters, scripted draws, and exact laws."""
+"""What tests of exactness are made of: table targets, tokenizers, drafters, scripted draws and machines, exact laws."""
 
 from specframe.testing.drafters import Adversary, Faulty, LogitsDrafter, Oracle, RandomOffers, RecordedSession
 from specframe.testing.enumerator import (
@@ -11,6 +11,7 @@ from specframe.testing.enumerator import (
     target_law,
 )
 from specframe.testing.integrator import Integrand, LawRow, integrate, real_round_law, run_verify
+from specframe.testing.machine import Machine, ScriptedDrafter
 from specframe.testing.scripted import GumbelKey, ScriptedRandom, ScriptEnded, UniformKey
 from specframe.testing.table import Call, TableSession, TableTarget
 from specframe.testing.tokenizers import byte_tokenizer, sentencepiece_tokenizer
@@ -23,11 +24,13 @@ __all__ = [
     "Integrand",
     "LawRow",
     "LogitsDrafter",
+    "Machine",
     "Oracle",
     "Outcome",
     "RandomOffers",
     "RecordedSession",
     "ScriptEnded",
+    "ScriptedDrafter",
     "ScriptedRandom",
     "TableSession",
     "TableTarget",
