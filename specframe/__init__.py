@@ -19,8 +19,10 @@ from specframe.errors import (
     IncompatibleManifest,
     InvalidGrammar,
     InvalidManifest,
+    InvalidPlan,
     InvalidRequest,
     InvalidStrategy,
+    InvalidWorkload,
     LoadError,
     MissingPackage,
     PluginError,
@@ -55,8 +57,9 @@ if TYPE_CHECKING:
     from specframe.loading import load, load_target
     from specframe.manifest.identity import Manifest
     from specframe.policy import SamplingPolicy
+    from specframe.positions import PositionStats
     from specframe.processors import pure
-    from specframe.records import DrafterStats, Event, RoundRecord, Stats
+    from specframe.records import DrafterShare, DrafterStats, Event, RoundRecord, Stats
     from specframe.request import Arguments
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
     from specframe.stream import Result, Stream
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "Arguments": "request",
+    "DrafterShare": "records",
     "DrafterStats": "records",
     "DrafterUse": "strategy",
     "Distribution": "distribution",
@@ -75,6 +79,7 @@ _LAZY = {
     "Length": "strategy",
     "Manifest": "manifest.identity",
     "Piece": "generation",
+    "PositionStats": "positions",
     "Result": "stream",
     "RoundRecord": "records",
     "SamplingPolicy": "policy",
@@ -111,6 +116,7 @@ __all__ = [
     "DraftRequest",
     "DraftSession",
     "Drafter",
+    "DrafterShare",
     "DrafterStats",
     "DrafterUse",
     "Engine",
@@ -125,8 +131,10 @@ __all__ = [
     "IncompatibleManifest",
     "InvalidGrammar",
     "InvalidManifest",
+    "InvalidPlan",
     "InvalidRequest",
     "InvalidStrategy",
+    "InvalidWorkload",
     "Length",
     "LoadError",
     "Manifest",
@@ -134,6 +142,7 @@ __all__ = [
     "Needs",
     "Piece",
     "PluginError",
+    "PositionStats",
     "ProposalError",
     "Result",
     "Round",

@@ -75,6 +75,11 @@ class Distribution:
         out[self.ids] = self.probs
         return out
 
+    def entropy(self) -> float:
+        """Return the entropy, in nats; 0 where one id is left."""
+        log_total = self.log_weights.max() - np.log(self.probs.max())
+        return max(0.0, float(log_total - self.probs @ self.log_weights))
+
     def argmax(self) -> tuple[int, float]:
         """Return the likeliest id (the lowest of equals) and the margin of its log weight over the next."""
         return _top(self.ids, self.log_weights)

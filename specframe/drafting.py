@@ -8,28 +8,44 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from specframe.errors import GrammarError
-from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round, lend
-from specframe.records import Event
+from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Proposal, Round, lend
+from specframe.records import DrafterShare, Event
+
+if TYPE_CHECKING:
+    from specframe.lengths import LengthPolicy
+    from specframe.proposal import Law
 
 _logger = logging.getLogger("specframe")
 
 
 class Drafting:
-    """The draft sessions of one generation, in the strategy's order.
+    """The draft sessions of one generation, in the strategy's order, as far as ``lengths`` lets them.
 
-    ``seconds``: what each drafter took since ``start_round``, commits included.
+    ``clock`` tells seconds; ``keep_entropies``: whether shares hold those of the laws that were drawn from.
     """
 
-    def __init__(self, *, round_id: int, mode: str) -> None:
+    def __init__(
+        self,
+        lengths: LengthPolicy,
+        *,
+        round_id: int,
+        mode: str,
+        clock: Callable[[], float] = time.perf_counter,
+        keep_entropies: bool = False,
+    ) -> None:
         self.events: list[Event] = []
-        self.seconds: dict[str, float] = {}
-        self._round_id = round_id
-        self._is_first_wins = mode == "first"
+        self._lengths, self._round_id, self._clock = lengths, round_id, clock
+        self._is_first_wins, self._keep_entropies = mode == "first", keep_entropies
         self._sessions: dict[str, DraftSession] = {}
+        # Of the round, by drafter; the seconds hold commits too.
+        self._seconds: dict[str, float] = {}
+        self._propose_s: dict[str, float] = {}
+        self._limits: dict[str, int] = {}
 
     def open(self, drafters: Mapping[str, Drafter], request: DraftRequest) -> None:
         """Open a session of each drafter."""
@@ -39,22 +55,52 @@ class Drafting:
 
     def start_round(self, round_id: int) -> None:
         """Begin to count the seconds of another round."""
-        self._round_id, self.seconds = round_id, {}
+        self._round_id = round_id
+        self._seconds, self._propose_s, self._limits = {}, {}, {}
 
-    def propose(self, round: Round) -> None:
-        """Let each drafter add to the round while there is room, or until one has added (mode ``first``)."""
-        room = round.room
+    def propose(self, round: Round, proposal: Proposal) -> None:
+        """Let each drafter add to the round as much as it is allowed, or until one has added (mode ``first``)."""
         for name, session in list(self._sessions.items()):
-            if round.room <= 0 or (self._is_first_wins and round.room < room):
+            if round.room <= 0 or (self._is_first_wins and len(proposal)):
                 return
+            limit = self._limits[name] = self._lengths.limit(name, proposal.drafters, round.room)
+            if limit == 0:
+                continue
+            before = self._seconds.get(name, 0.0)
             with self._guarded(name, "propose"):
-                lend(round, name, session.propose)
+                lend(round, name, session.propose, limit)
+            self._propose_s[name] = self._seconds[name] - before
 
     def commit(self, commit: Commit) -> None:
         """Tell every session the new authoritative ids."""
         for name, session in list(self._sessions.items()):
             with self._guarded(name, "commit"):
                 session.commit(commit)
+
+    def shares(self, proposal: Proposal, *, num_evaluated: int, num_accepted: int, num_kept: int) -> list[DrafterShare]:
+        """Return each drafter's part in the round; the counts are the round's, over the whole proposal."""
+        shares = []
+        for name, seconds in self._seconds.items():
+            num_proposed = proposal.drafters.count(name)  # side by side: a round is lent to a drafter once
+            start = proposal.drafters.index(name) if num_proposed else len(proposal)
+            evaluated, accepted, kept = (
+                min(max(count - start, 0), num_proposed) for count in (num_evaluated, num_accepted, num_kept)
+            )
+            shares.append(
+                DrafterShare(
+                    name=name,
+                    limit=self._limits.get(name, 0),
+                    start=start,
+                    num_proposed=num_proposed,
+                    num_evaluated=evaluated,
+                    num_accepted=accepted,
+                    num_kept=kept,
+                    propose_s=self._propose_s.get(name, 0.0),
+                    seconds=seconds,
+                    entropies=_entropies(proposal.laws[start : start + evaluated]) if self._keep_entropies else (),
+                )
+            )
+        return shares
 
     def close(self) -> None:
         """End every session."""
@@ -70,7 +116,7 @@ class Drafting:
         Except the grammar's failure, which is the target's, and an interrupt, which is the user's. Exceptions that are no
         ``Exception``, such as a panic in an extension module, are the drafter's too.
         """
-        start = time.perf_counter()
+        start = self._clock()
         try:
             yield
         except (GrammarError, KeyboardInterrupt):
@@ -84,4 +130,10 @@ class Drafting:
                 with self._guarded(name, "close"):
                     session.close()
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
+
+
+def _entropies(laws: list[Law]) -> tuple[float | None, ...]:
+    if not any(laws):
+        return ()
+    return tuple(law.entropy() if law is not None else None for law in laws)

@@ -7,6 +7,7 @@ Resolves names, checks requests against the strategy, and hands out streams and 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Unpack, overload
@@ -38,9 +39,10 @@ class Engine:
 
     ``drafters`` are used as they are, by name; without drafters of the strategy's own all of them run, in order.
     ``strategy`` is a name, a ``.toml`` path or a ``Strategy``; ``debug`` checks after every round what the cache stands for;
-    ``identity`` makes the target's manifest when it is asked for, and tells that the target was compared with the strategy's
-    pin and needs already. Raises ``UnknownName``, ``InvalidStrategy``, ``PluginError`` or ``IncompatibleManifest`` before
-    anything runs.
+    ``clock`` tells the seconds that records hold; ``keep_entropies`` keeps those of draft laws in them, which takes about as
+    long as a draw; ``identity`` makes the target's manifest when it is asked for, and tells
+    that the target was compared with the strategy's pin and needs already. Raises ``UnknownName``, ``InvalidStrategy``,
+    ``PluginError`` or ``IncompatibleManifest`` before anything runs.
     """
 
     def __init__(
@@ -51,9 +53,12 @@ class Engine:
         strategy: str | Path | Strategy = "none",
         plugins: Plugins | None = None,
         identity: Callable[[], Manifest] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        keep_entropies: bool = False,
         debug: bool = False,
     ) -> None:
-        self.target, self._debug = target, debug
+        self.target, self._clock, self._debug = target, clock, debug
+        self._keep_entropies = keep_entropies
         self.strategy, loaded = resolve_with_plugins(strategy, plugins)
         self._make_identity, self._identity = identity, None if identity else target.facts.identity
         self.pin = read_pin(self.strategy)
@@ -161,6 +166,8 @@ class Engine:
                 kernel=self.kernel,
                 request_id=next(_request_ids),
                 table=self._table,
+                clock=self._clock,
+                keep_entropies=self._keep_entropies,
                 debug=self._debug,
             )
 

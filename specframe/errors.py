@@ -54,6 +54,14 @@ class InvalidStrategy(SpecframeError, ValueError):
     """A strategy or a drafter's options are not valid."""
 
 
+class InvalidPlan(SpecframeError, ValueError):
+    """A comparison's plan is not valid: corrupt, changed after it was fixed, or of a newer format."""
+
+
+class InvalidWorkload(SpecframeError, ValueError):
+    """A file of prompts cannot be read; the message names file, line and rule."""
+
+
 class InvalidManifest(SpecframeError, ValueError):
     """A manifest file is not valid: corrupt, cut off, changed by hand, or of a newer format."""
 

@@ -7,7 +7,7 @@ kind, and no model.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +16,13 @@ from specframe.distribution import NotADistribution
 from specframe.drafting import Drafting
 from specframe.drawing import DraftContext
 from specframe.errors import TargetError
+from specframe.lengths import LengthPolicy, make_policy
 from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure, is_replayable
 from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round
 from specframe.random import CounterRandom, Random
-from specframe.records import DrafterShare, Event, RoundRecord
+from specframe.records import Event, RoundRecord
 from specframe.request import Request
 from specframe.rows import CertainRow, ChosenRow, Row
 from specframe.stop import Stopper
@@ -54,9 +55,13 @@ class Generation:
         request_id: int,
         table: TokenBytes | None,
         random: Random | None = None,
+        lengths: LengthPolicy | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        keep_entropies: bool = False,
         debug: bool = False,
     ) -> None:
         self.request, self.request_id, self.kernel = request, request_id, kernel
+        self._clock, self._keep_entropies = clock, keep_entropies
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
         self._drafters = drafters
         facts = target.facts
@@ -87,6 +92,8 @@ class Generation:
             self.stopper.end("length")
         elif self._prefix.is_complete(len(request.prompt_ids)):  # the grammar's only text is the empty one
             self.stopper.end("stop")
+        self._lengths = lengths or make_policy(strategy.length.policy, is_flat=kernel.width is not None)
+        self.length_policy = self._lengths.name
         self._max_room = strategy.length.max_tokens
         if kernel.width is not None:
             self._max_room = min(self._max_room, kernel.width - 1)
@@ -119,16 +126,16 @@ class Generation:
     @torch.inference_mode()
     def step(self) -> Piece:
         """Run one round. Raises ``TargetError``; nothing of the round is then emitted."""
-        marks = [time.perf_counter()]
+        marks = [self._clock()]
         proposal = self._propose()
-        marks.append(time.perf_counter())
+        marks.append(self._clock())
         certain = self._certain_rows(proposal)
         verification = self._forward(proposal, num_skipped=len(certain))
-        marks.append(time.perf_counter())
+        marks.append(self._clock())
         verdict = self._verify(verification, proposal, certain)
-        marks.append(time.perf_counter())
+        marks.append(self._clock())
         new_ids = self._commit(proposal, verdict)
-        marks.append(time.perf_counter())
+        marks.append(self._clock())
         self._record(proposal, verdict, verification.num_forwards, len(new_ids), marks)
         return self._emit(new_ids, verification)
 
@@ -161,7 +168,7 @@ class Generation:
         drafting = self._opened_drafting()
         # Draft draws call the caller's processors once more than plain decoding does.
         states = [processor.snapshot() for processor in self._stateful]
-        drafting.propose(round)
+        drafting.propose(round, proposal)
         for processor, state in zip(self._stateful, states, strict=True):
             processor.restore(state)
         return proposal
@@ -252,26 +259,25 @@ class Generation:
         return new_ids
 
     def _emit(self, new_ids: tuple[int, ...], verification: Verification) -> Piece:
-        start = time.perf_counter()
+        start = self._clock()
         if self.request.log_probs:
             rows = torch.log_softmax(verification.logits[: len(new_ids)].double(), dim=-1)
             self.log_probs += rows.gather(-1, torch.tensor(new_ids, device=rows.device)[:, None])[:, 0].tolist()
         self.token_ids += new_ids
         piece = Piece(self.stopper.take_text(), new_ids)
         self.text += piece.text
-        self.emit_s += time.perf_counter() - start
+        self.emit_s += self._clock() - start
         return piece
 
     def _record(
         self, proposal: Proposal, verdict: Verdict, num_forwards: int, num_emitted: int, marks: Sequence[float]
     ) -> None:
-        seconds = self._drafting.seconds if self._drafting is not None else {}
-        shares = []
-        for name, spent in seconds.items():
-            nodes = [node for node, drafter in enumerate(proposal.drafters) if drafter == name]
-            num_evaluated = sum(node < verdict.num_evaluated for node in nodes)
-            num_accepted = sum(node < verdict.num_accepted for node in nodes)
-            shares.append(DrafterShare(name, len(nodes), num_evaluated, num_accepted, spent))
+        counts = {
+            "num_evaluated": verdict.num_evaluated,
+            "num_accepted": verdict.num_accepted,
+            "num_kept": num_emitted - (verdict.token is not None),
+        }
+        shares = self._drafting.shares(proposal, **counts) if self._drafting is not None else []
         margins = [margin for margin in verdict.margins if margin is not None]
         self.records.append(
             RoundRecord(
@@ -279,8 +285,7 @@ class Generation:
                 drafters=tuple(shares),
                 num_forwards=num_forwards,
                 num_proposed=len(proposal),
-                num_evaluated=verdict.num_evaluated,
-                num_accepted=verdict.num_accepted,
+                **counts,
                 num_emitted=num_emitted,
                 min_margin=min(margins, default=None),
                 num_rounding=verdict.num_rounding,
@@ -290,6 +295,7 @@ class Generation:
                 commit_s=marks[4] - marks[3],
             )
         )
+        self._lengths.learn(self.records[-1])
 
     @property
     def exactness(self) -> str:
@@ -318,7 +324,13 @@ class Generation:
                 grammar=self.request.grammar,
             )
             round_id, num_prompt = len(self.records), len(request.prompt_ids)
-            self._drafting = Drafting(round_id=round_id, mode=self._strategy.mode)
+            self._drafting = Drafting(
+                self._lengths,
+                round_id=round_id,
+                mode=self._strategy.mode,
+                clock=self._clock,
+                keep_entropies=self._keep_entropies,
+            )
             self._drafting.open(self._drafters, request)
             self._drafting.commit(Commit(request.prompt_ids, 0))
             self._drafting.commit(Commit(tuple(self._prefix.ids[num_prompt:]), num_prompt))

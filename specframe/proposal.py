@@ -267,7 +267,8 @@ class Round:
     """
 
     __slots__ = (
-        "_context", "_drafter", "_index", "_is_ended", "_proposal", "_room", "_stop_ids", "_thread_id", "_vocab_size",
+        "_context", "_drafter", "_end", "_index", "_is_ended", "_proposal", "_room", "_stop_ids", "_thread_id",
+        "_vocab_size",
     )  # fmt: skip
 
     def __init__(
@@ -283,7 +284,7 @@ class Round:
         self._context, self._proposal = context, proposal
         self._room, self._vocab_size, self._stop_ids = room, vocab_size, stop_ids
         self._thread_id, self._drafter, self._is_ended = threading.get_ident(), "", False
-        self._index = index
+        self._index, self._end = index, room  # the room of whoever has the round ends at `_end`
 
     @property
     def index(self) -> int:
@@ -298,7 +299,7 @@ class Round:
     @property
     def room(self) -> int:
         """How many more tokens this round takes; 0 also once a stop token was added."""
-        return 0 if self._is_ended else self._room - len(self._proposal)
+        return 0 if self._is_ended else self._end - len(self._proposal)
 
     def offer(self, token: int) -> bool:
         """Propose an id of the drafter's own choice; its law is a point mass.
@@ -372,10 +373,12 @@ class Round:
             raise ProposalError("a round belongs to the thread that called propose(); add tokens from that thread")
 
 
-def lend(round: Round, drafter: str, propose: Callable[[Round], None]) -> None:
-    """Let one drafter add to a round; the engine's side. The round is closed again whatever happens."""
+def lend(round: Round, drafter: str, propose: Callable[[Round], None], limit: int | None = None) -> None:
+    """Let one drafter add to a round, at most ``limit`` tokens; the engine's side. It is closed again whatever happens."""
     round._drafter = drafter
+    if limit is not None:
+        round._end = min(round._room, len(round._proposal) + limit)
     try:
         propose(round)
     finally:
-        round._drafter = ""
+        round._drafter, round._end = "", round._room

@@ -1,7 +1,7 @@
 """What happened in a generation: a record per round, events, and the statistics that follow from them.
 
 Plain data; knows nothing about how rounds are run. Counters keep apart what is often confused: proposed (offered or drawn),
-evaluated (judged), accepted, and emitted.
+evaluated (judged), accepted, kept (part of the output), and emitted (kept, and the target's own token).
 """
 
 from __future__ import annotations
@@ -11,22 +11,35 @@ from typing import NamedTuple
 
 import attrs
 
+from specframe.positions import PositionStats, by_position
+
 
 class DrafterShare(NamedTuple):
-    """One drafter's part in a round, in tokens and in seconds."""
+    """One drafter's part in a round, in tokens and in seconds.
+
+    ``limit``: how many tokens it was allowed; ``start``: the index of its first one in the round's proposal; ``propose_s``:
+    what proposing took of ``seconds``; ``entropies``: of the laws of its evaluated tokens, in nats, None for an offered one;
+    empty where none was drawn from a law, or where they are not kept (``Engine(keep_entropies=True)``).
+    """
 
     name: str
+    limit: int
+    start: int
     num_proposed: int
     num_evaluated: int
     num_accepted: int
+    num_kept: int
+    propose_s: float
     seconds: float
+    entropies: tuple[float | None, ...] = ()
 
 
 class RoundRecord(NamedTuple):
     """One round. Round 0 is the prefill; its ``num_proposed`` is 0, and ``num_forwards`` counts its chunks.
 
-    ``num_emitted`` counts accepted tokens and the one that followed; ``min_margin`` is the smallest margin of a row that was
-    judged (greedy and coupled), else None; ``num_rounding`` counts corrections drawn from q where p and q agree to rounding.
+    ``num_emitted`` counts kept tokens and the target's own that followed, if one did; ``min_margin`` is the smallest margin of
+    a row that was judged (greedy and coupled), else None; ``num_rounding`` counts corrections drawn from q where p and q
+    agree to rounding.
     """
 
     round_id: int
@@ -35,6 +48,7 @@ class RoundRecord(NamedTuple):
     num_proposed: int
     num_evaluated: int
     num_accepted: int
+    num_kept: int
     num_emitted: int
     min_margin: float | None
     num_rounding: int
@@ -42,6 +56,11 @@ class RoundRecord(NamedTuple):
     forward_s: float
     decide_s: float
     commit_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the round, all phases but output."""
+        return self.draft_s + self.forward_s + self.decide_s + self.commit_s
 
 
 class Event(NamedTuple):
@@ -54,12 +73,18 @@ class Event(NamedTuple):
 
 @attrs.frozen
 class DrafterStats:
-    """A drafter's tokens and seconds over a generation."""
+    """A drafter's tokens and seconds over a generation.
+
+    ``positions``: what became of its first, second, ... token of a round; ``entropies``: of each law that an evaluated
+    token was drawn from, in nats, and whether the token was accepted.
+    """
 
     num_proposed: int = 0
     num_evaluated: int = 0
     num_accepted: int = 0
     seconds: float = 0.0
+    positions: tuple[PositionStats, ...] = ()
+    entropies: tuple[tuple[float, bool], ...] = attrs.field(default=(), repr=False)
 
     @property
     def acceptance(self) -> float | None:
@@ -69,7 +94,11 @@ class DrafterStats:
 
 @attrs.frozen
 class Stats:
-    """Sums over the rounds of a generation; seconds by phase: prefill, draft, verify, decide, commit, emit."""
+    """Sums over the rounds of a generation; seconds by phase: prefill, draft, verify, decide, commit, emit.
+
+    ``first_token_s``: seconds of round 0, what was emitted with it apart; ``positions``: what became of the first, second,
+    ... token of a proposal, whoever made it.
+    """
 
     num_rounds: int
     num_target_calls: int
@@ -78,6 +107,8 @@ class Stats:
     num_rounding: int
     drafters: dict[str, DrafterStats]
     seconds: dict[str, float]
+    first_token_s: float = 0.0
+    positions: tuple[PositionStats, ...] = ()
 
     @property
     def total_s(self) -> float:
@@ -100,18 +131,24 @@ class Stats:
         return sum(drafter.num_accepted for drafter in self.drafters.values())
 
 
+def check_counts(record: RoundRecord) -> None:
+    """Assert the identities between a round's counters; a figure that breaks one describes something else."""
+    num_rejected = record.num_evaluated - record.num_accepted
+    num_own = record.num_emitted - record.num_kept
+    assert 0 <= record.num_kept <= record.num_accepted <= record.num_evaluated <= record.num_proposed, record
+    assert num_rejected <= num_own <= 1, record  # a rejected token is replaced; an accepted one may end the output
+    for name in ("num_proposed", "num_evaluated", "num_accepted", "num_kept"):
+        assert sum(getattr(share, name) for share in record.drafters) == getattr(record, name), (name, record)
+
+
 def summarise(records: Iterable[RoundRecord], *, emit_s: float) -> Stats:
     """Return the statistics of a generation's rounds."""
     rounds = list(records)
-    drafters: dict[str, DrafterStats] = {}
-    for share in (share for record in rounds for share in record.drafters):
-        old = drafters.get(share.name, DrafterStats())
-        drafters[share.name] = DrafterStats(
-            old.num_proposed + share.num_proposed,
-            old.num_evaluated + share.num_evaluated,
-            old.num_accepted + share.num_accepted,
-            old.seconds + share.seconds,
-        )
+    shares: dict[str, list[DrafterShare]] = {}
+    for record in rounds:
+        check_counts(record)
+        for share in record.drafters:
+            shares.setdefault(share.name, []).append(share)
     margins = [record.min_margin for record in rounds if record.min_margin is not None]
     return Stats(
         num_rounds=len(rounds),
@@ -119,7 +156,7 @@ def summarise(records: Iterable[RoundRecord], *, emit_s: float) -> Stats:
         num_tokens=sum(record.num_emitted for record in rounds),
         min_margin=min(margins, default=None),
         num_rounding=sum(record.num_rounding for record in rounds),
-        drafters=drafters,
+        drafters={name: _drafter_stats(parts) for name, parts in shares.items()},
         seconds={
             "prefill": sum(record.forward_s for record in rounds[:1]),
             "draft": sum(record.draft_s for record in rounds),
@@ -128,4 +165,22 @@ def summarise(records: Iterable[RoundRecord], *, emit_s: float) -> Stats:
             "commit": sum(record.commit_s for record in rounds),
             "emit": emit_s,
         },
+        first_token_s=sum(record.seconds for record in rounds[:1]),
+        positions=by_position(rounds),
+    )
+
+
+def _drafter_stats(shares: list[DrafterShare]) -> DrafterStats:
+    return DrafterStats(
+        num_proposed=sum(share.num_proposed for share in shares),
+        num_evaluated=sum(share.num_evaluated for share in shares),
+        num_accepted=sum(share.num_accepted for share in shares),
+        seconds=sum(share.seconds for share in shares),
+        positions=by_position(shares),
+        entropies=tuple(
+            (entropy, index < share.num_accepted)
+            for share in shares
+            for index, entropy in enumerate(share.entropies)
+            if entropy is not None
+        ),
     )

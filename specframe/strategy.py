@@ -19,7 +19,7 @@ from specframe.errors import InvalidStrategy
 
 VERIFIERS = ("coupled", "residual")
 MODES = ("extend", "first")
-POLICIES = ("fixed",)
+POLICIES = ("fixed", "adaptive")
 _KERNEL = re.compile(r"auto|single|block(:([2-9]|[1-5][0-9]|6[0-4]))?")
 
 T = TypeVar("T")
@@ -62,9 +62,12 @@ def _all_are(kind: type[Any]) -> Any:
 
 @attrs.frozen
 class Length:
-    """How many tokens a round may propose: ``policy`` ``fixed``, at most ``max_tokens``."""
+    """How many tokens a round may propose, at most ``max_tokens``.
 
-    policy: str = attrs.field(default="fixed", validator=_one_of(POLICIES, "'adaptive' is not in this version"))
+    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``).
+    """
+
+    policy: str = attrs.field(default="fixed", validator=_one_of(POLICIES))
     max_tokens: int = attrs.field(default=8, validator=_positive)
 
 

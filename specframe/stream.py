@@ -25,8 +25,9 @@ class Result:
     ``token_ids``: the generated ids, a stop id included; ``text``: without stop strings and special tokens;
     ``finish_reason``: ``stop``, ``length``, or ``cancelled`` for a stream that was closed early; ``stop_match``: the stop id
     or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``bitwise``, ``token-exact`` or
-    ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``log_probs``: natural logarithms of the model's
-    probabilities of ``token_ids``, before any processing, if asked for.
+    ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``length_policy``: what decided how much was proposed, with
+    its version; ``log_probs``: natural logarithms of the model's probabilities of ``token_ids``, before any processing, if
+    asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -36,6 +37,7 @@ class Result:
     seed: int | None
     exactness: str
     kernel: str
+    length_policy: str
     stats: Stats
     records: tuple[RoundRecord, ...] = attrs.field(repr=False)
     events: tuple[Event, ...] = ()
@@ -159,6 +161,7 @@ def _finish(generation: Generation) -> Result:
         seed=request.seed,
         exactness=generation.exactness,
         kernel=str(generation.kernel),
+        length_policy=generation.length_policy,
         stats=summarise(generation.records, emit_s=generation.emit_s),
         records=tuple(generation.records),
         events=generation.events,

@@ -163,3 +163,14 @@ def test_agree_is_false_where_one_is_not_a_distribution():
 def test_certain_proposal_leaves_an_agreeing_residual():
     """Prevents a point mass on a certain token from raising when its residual is empty."""
     assert dist(0, 1, 0).residual(1).agree
+
+
+@given(row=weights)
+def test_entropy_is_that_of_the_probabilities(row):
+    """Prevents an entropy of unnormalised weights, and a negative one where one id is left."""
+    law = dist(*row)
+    probs = law.probs[law.probs > 0]
+    assert law.entropy() == pytest.approx(-float((probs * np.log(probs)).sum()), abs=1e-12)
+    assert law.entropy() >= 0
+    shifted = Distribution(law.ids, law.log_weights + 40.0, law.vocab_size)
+    assert shifted.entropy() == pytest.approx(law.entropy(), abs=1e-12)

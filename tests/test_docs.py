@@ -1,4 +1,4 @@
-"""The docs' tables are those of the stored results, and their links lead somewhere."""
+"""What the documentation shows works as it stands; its tables are those of the stored results, its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from specframe.strategy import Strategy
+
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 
 
@@ -42,3 +45,24 @@ def test_links_and_named_files_exist(page):
     named = re.findall(r"`(docs/\w+\.md|examples/\w+\.py|specframe/[\w/]+\.py)`", text)
     for path in [*(page.parent / link for link in links), *(ROOT / name for name in named)]:
         assert path.exists(), path
+
+
+def blocks(name, language):
+    """Return the code blocks of a page in order."""
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["cost_model.md"])
+def test_the_python_of_a_page_runs_in_order(name):
+    """Prevents an example that nobody can follow; its own asserts hold too."""
+    scope = {}
+    for block in blocks(name, "python"):
+        exec(block, scope)
+
+
+def test_the_strategy_of_the_cost_model_is_one(tmp_path):
+    """Prevents a key that is not there from being documented."""
+    (block,) = blocks("cost_model.md", "toml")
+    path = tmp_path / "mine.toml"
+    path.write_text(block, encoding="utf-8")
+    assert Strategy.from_toml(path).length.policy == "adaptive"

@@ -147,6 +147,24 @@ def test_the_next_drafter_cannot_go_on_after_a_stop_token():
     assert proposal.ids == [2]
 
 
+def test_a_drafter_may_be_allowed_less_than_the_room():
+    """Prevents a limit of one drafter from binding the next one, or from being more than the room."""
+    made, proposal, _ = make(room=4)
+    rooms = []
+
+    def propose(round):
+        rooms.append(round.room)
+        while round.offer(5):
+            pass
+
+    lend(made, "first", propose, 1)
+    lend(made, "second", propose, 2)
+    lend(made, "third", propose, 9)
+    assert rooms == [1, 2, 1]
+    assert proposal.drafters == ["first", "second", "second", "third"]
+    assert made.room == 0
+
+
 def test_forbidden_offers_add_nothing():
     """Prevents a token that the grammar forbids from costing a rejection; a later offer may still fit."""
 

@@ -65,7 +65,7 @@ def test_an_empty_file_is_the_default(read):
         ("[length]\nmax_tokens = 2.5", ["'length.max_tokens'", "must be of type int", "2.5"]),
         ("[length]\nmax_tokens = true", ["'length.max_tokens'", "must be of type int", "True"]),
         ("[length]\nmax = 2", ["unknown key 'length.max'", "policy, max_tokens"]),
-        ("[length]\npolicy = 'magic'", ["'policy' must be one of fixed", "'magic'"]),
+        ("[length]\npolicy = 'magic'", ["'policy' must be one of fixed, adaptive", "'magic'"]),
         ("[[drafters]]\nuse = 'a'\nname = 'x'", ["unknown key 'drafters[0].name'", "allowed: use, options"]),
         ("[[drafters]]\nuse = 'a'\n[[drafters]]\nuse = 3", ["'drafters[1].use'", "must be of type str"]),
         ("[[drafters]]\noptions = {}", ["'drafters[0].use' is missing"]),

@@ -22,7 +22,7 @@ import torch
 from specframe.bench.arms import Arm, EngineArm, TransformersArm
 from specframe.bench.overhead import forward_times
 from specframe.bench.timing import Timed, time_arms
-from specframe.bench.workload import WorkItem
+from specframe.bench.workload import WorkItem, read_workload
 from specframe.engine import Engine
 from specframe.files import write_whole
 from specframe.loading import load_target
@@ -38,7 +38,7 @@ MOST_POSITIONS = 8
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark and print its results; ``arguments`` as on the command line."""
     parser = argparse.ArgumentParser(prog="python -m specframe.bench.draft", description=__doc__.split("\n")[0])
-    parser.add_argument("--prompts", type=Path, required=True, help="JSON lines in Spec-Bench's format")
+    parser.add_argument("--prompts", type=Path, required=True, help="JSON lines: Spec-Bench, HumanEval or plain")
     parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -49,8 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - started:6.0f} s] {text}", file=sys.stderr, flush=True)
 
-    rows = [json.loads(line) for line in options.prompts.read_text(encoding="utf-8").splitlines()]
-    items = [WorkItem("test", row["category"], str(row["question_id"]), row["turns"][0]) for row in rows]
+    items = read_workload(options.prompts)
     target = load_target("demo", dtype="float32")
     timed_items = items[:: max(len(items) // options.timed, 1)]
     results = run(target, timed_items, repeats=options.repeats, max_new_tokens=options.max_new_tokens, say=say)

@@ -51,8 +51,12 @@ def time_arms(
     max_new_tokens: int,
     repeats: int,
     progress: Callable[[str], None],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Timed:
-    """Run every arm on every prompt, ``repeats`` times after a warm-up; the order of arms is shuffled for each prompt."""
+    """Run every arm on every prompt, ``repeats`` times after a warm-up; the order of arms is shuffled for each prompt.
+
+    An arm is reset before each run, so that none profits from an earlier one. ``clock`` tells seconds.
+    """
     timed = Timed(items, {name: [[] for _ in items] for name in arms}, {name: [()] * len(items) for name in arms})
     order = random.Random(0)
     for name, arm in arms.items():
@@ -66,7 +70,7 @@ def time_arms(
             order.shuffle(names)
             for name in names:
                 arms[name].reset()
-                start = time.perf_counter()
+                start = clock()
                 timed.token_ids[name][index] = arms[name](prompt, max_new_tokens)
-                timed.seconds[name][index].append(time.perf_counter() - start)
+                timed.seconds[name][index].append(clock() - start)
     return timed

@@ -34,6 +34,7 @@ COVERS = {
     "output-map-v1": "the target id of every output column of a reduced head, in order",
     "sampling-v1": "every field of a sampling policy; a caller's own processors by their qualified names only",
     "grammar-v1": "a grammar's language and source text, its tokenisation and the marker that it begins behind",
+    "plan-v1": "everything that a comparison fixes before results exist",
 }
 
 _SHAPE = re.compile(r"([a-z-]+)-v(\d+):sha256:[0-9a-f]{64}")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from specframe.testing.exhaustive import output_law, plain_law
     from specframe.testing.grammars import CycleGrammar
     from specframe.testing.integrator import Integrand, LawRow, integrate, real_round_law, run_verify
+    from specframe.testing.machine import Machine, ScriptedDrafter
     from specframe.testing.plan import FULL, QUICK, Plan
     from specframe.testing.scripted import GumbelKey, ScriptedRandom, ScriptEnded, UniformKey
     from specframe.testing.table import Call, TableSession, TableTarget, random_table
@@ -42,6 +43,7 @@ _LAZY = {
     "Integrand": "integrator",
     "LawRow": "integrator",
     "LogitsDrafter": "drafters",
+    "Machine": "machine",
     "Oracle": "drafters",
     "Outcome": "enumerator",
     "Plan": "plan",
@@ -49,6 +51,7 @@ _LAZY = {
     "RandomOffers": "drafters",
     "RecordedSession": "drafters",
     "ScriptEnded": "scripted",
+    "ScriptedDrafter": "machine",
     "ScriptedRandom": "scripted",
     "TableSession": "table",
     "TableTarget": "table",
@@ -93,12 +96,14 @@ __all__ = [
     "Integrand",
     "LawRow",
     "LogitsDrafter",
+    "Machine",
     "Oracle",
     "Outcome",
     "Plan",
     "RandomOffers",
     "RecordedSession",
     "ScriptEnded",
+    "ScriptedDrafter",
     "ScriptedRandom",
     "TableSession",
     "TableTarget",

@@ -36,7 +36,8 @@ class TableTarget:
 
     ``rows``: a function of the last ``order`` ids (fewer at the start) that returns a row of logits, or a mapping from
     such tuples to rows with ``default`` for the others. A row function that raises is a forward that fails. ``calls``
-    logs what every session was asked; ``num_forwards`` counts prefills and verifications. One session is open at a time.
+    logs what every session was asked, and ``on_call`` is told each call; ``num_forwards`` counts prefills and
+    verifications. One session is open at a time.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class TableTarget:
         stop_ids: Sequence[int] | frozenset[int] = (),
         tokenizer: Any = None,
         dtype: torch.dtype = torch.float64,
+        on_call: Callable[[Call], None] | None = None,
     ) -> None:
         self._rows = rows if callable(rows) else _lookup(rows, default)
-        self._order, self._dtype = order, dtype
+        self._order, self._dtype, self._on_call = order, dtype, on_call
         self.facts = TargetFacts(
             vocab_size=vocab_size,
             stop_ids=frozenset(stop_ids),
@@ -107,6 +109,12 @@ class TableTarget:
             self._session.close()
         self._session = TableSession(self, request_id, max_tokens, kernel.width)
         return self._session
+
+    def log(self, call: Call) -> None:
+        """Note a call of a session."""
+        self.calls.append(call)
+        if self._on_call is not None:
+            self._on_call(call)
 
     def reset(self) -> None:
         """Forget the cached prefix."""
@@ -171,7 +179,7 @@ class TableSession:
         del self._target.cached_ids[start + num_tokens :]
         self.num_provisional = 0
         kept = tuple(self._target.cached_ids[start:])
-        self._target.calls.append(Call("commit", kept, tuple(range(start, start + len(kept)))))
+        self._target.log(Call("commit", kept, tuple(range(start, start + len(kept)))))
 
     def check(self, ids: Sequence[int]) -> None:
         """Raise ``CacheError`` unless the cache stands for exactly these ids."""
@@ -191,12 +199,12 @@ class TableSession:
         self._is_closed = True
         self.cancel()
         self._roll_back()
-        self._target.calls.append(Call("close"))
+        self._target.log(Call("close"))
 
     def _feed(self, ticket: Ticket, kind: str, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
         target = self._target
         start = len(target.cached_ids)
-        target.calls.append(Call(kind, tuple(ids), tuple(range(start, start + len(ids)))))
+        target.log(Call(kind, tuple(ids), tuple(range(start, start + len(ids)))))
         target.num_forwards += 1
         target.cached_ids.extend(ids)
         self.num_provisional = len(ids)

@@ -1,0 +1,144 @@
+"""Gates: what a strategy must show in order to be promoted, and what speaks for deleting it. Data, and one rule over it.
+
+Knows numbers by name only. The report's own table of gates is lost; the defaults follow from its "Minimum adoption conditions"
+and "Clean deletion criteria", and each says why its number is what it is. They are to be fixed before results exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+PROMOTE, KEEP, DELETE = "promote", "keep experimental", "delete"
+
+
+@attrs.frozen
+class Gate:
+    """A bound on one metric; ``otherwise`` is the verdict where it does not hold.
+
+    A metric that was not measured leaves the verdict open: it is no reason to delete, and none to promote. Where
+    ``is_optional``, a machine that cannot measure it does without. Raises ``ValueError``.
+    """
+
+    metric: str
+    otherwise: str = attrs.field(kw_only=True, validator=attrs.validators.in_((KEEP, DELETE)))
+    reason: str = attrs.field(kw_only=True)
+    at_least: float | None = None
+    at_most: float | None = None
+    is_optional: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(f"gate '{self.metric}' must have one of at_least and at_most")
+
+    def holds(self, value: float) -> bool:
+        """Tell whether a value keeps the bound; NaN never does."""
+        if self.at_least is not None:
+            return value >= self.at_least
+        assert self.at_most is not None
+        return value <= self.at_most
+
+    @property
+    def bound(self) -> str:
+        """The bound as text."""
+        return f">= {self.at_least:g}" if self.at_least is not None else f"<= {self.at_most:g}"
+
+
+METRICS = {
+    "matched": "share of requests whose tokens are plain decoding's",
+    "distribution": "1 where the certificate of exactness passes, else 0",
+    "failures": "requests that ended with an error",
+    "speed": "median of per-request times, plain decoding's over the arm's, end to end",
+    "speed_low": "lower end of the 95 % confidence interval of `speed`",
+    "speed_p10": "the per-request ratio that nine requests in ten exceed",
+    "conversation_speed": "`speed` over the conversational strata",
+    "peak_bytes": "peak resident bytes over plain decoding's",
+    "energy": "energy per token over plain decoding's",
+    "break_even": "least output for which the draft pays (N_min) over the median output of the workload",
+}
+"""What each metric is. Ratios are to plain decoding of the same target by the same engine."""
+
+DEFAULT_GATES = (
+    Gate(
+        "matched",
+        at_least=1.0,
+        otherwise=DELETE,
+        reason="greedy mismatches under matched identities are the report's first fault: zero, stop positions included",
+    ),
+    Gate("distribution", at_least=1.0, otherwise=DELETE, reason="a biased sampler is no accelerator"),
+    Gate("failures", at_most=0.0, otherwise=DELETE, reason="rollback and cancellation must be reliable"),
+    Gate(
+        "speed",
+        at_least=0.97,
+        otherwise=DELETE,
+        reason="0.95 to 1.01 is what the same arm shows against itself, so below 0.97 in the median is a loss",
+    ),
+    Gate(
+        "peak_bytes",
+        at_most=2.0,
+        otherwise=DELETE,
+        reason="twice the memory of plain decoding would hold a second target: that is no draft",
+    ),
+    Gate(
+        "energy",
+        at_most=1.0,
+        otherwise=DELETE,
+        reason="more energy per token needs a benefit that somebody accepted for it",
+        is_optional=True,
+    ),
+    Gate(
+        "break_even",
+        at_most=1.0,
+        otherwise=DELETE,
+        reason="loading and prefilling a draft must be paid back by an ordinary output",
+        is_optional=True,
+    ),
+    Gate(
+        "speed_low",
+        at_least=1.05,
+        otherwise=KEEP,
+        reason="a gain that the noise of a machine explains is none: 5 % is what an A/A comparison may show",
+    ),
+    Gate(
+        "speed_p10",
+        at_least=0.9,
+        otherwise=KEEP,
+        reason="a median hides requests that become slower; one in ten may, by a tenth",
+    ),
+    Gate(
+        "conversation_speed",
+        at_least=0.97,
+        otherwise=KEEP,
+        reason="gains from repetition must not be paid for in conversation",
+    ),
+)
+
+
+@attrs.frozen
+class Verdict:
+    """A decision, and a reason for each gate that did not hold or could not be asked."""
+
+    decision: str
+    reasons: tuple[str, ...]
+
+
+def decide(metrics: Mapping[str, float | None], gates: Sequence[Gate] = DEFAULT_GATES) -> Verdict:
+    """Return the verdict over metrics by name; None, or no entry, is a metric that was not measured."""
+    decision, reasons = PROMOTE, []
+    for gate in gates:
+        value = metrics.get(gate.metric)
+        if value is None:
+            if not gate.is_optional:
+                reasons.append(f"{gate.metric} was not measured ({gate.reason})")
+                decision = KEEP if decision == PROMOTE else decision
+        elif not gate.holds(value):
+            reasons.append(f"{gate.metric} is {value:.4g}, must be {gate.bound} ({gate.reason})")
+            decision = DELETE if DELETE in (decision, gate.otherwise) else KEEP
+    return Verdict(decision, tuple(reasons))
+
+
+def as_data(gates: Sequence[Gate]) -> list[dict[str, Any]]:
+    """Return gates as plain data, for a plan."""
+    return [attrs.asdict(gate) for gate in gates]
