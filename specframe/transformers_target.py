@@ -225,7 +225,7 @@ class TransformersSession:
         back at once.
         """
         num_padding = 0 if shape is None else shape - len(ids)
-        padded = (*ids, *ids[-1:] * num_padding)
+        padded = [*ids, *[ids[-1]] * num_padding]
         self._transaction.append_provisional(padded)
         try:
             logits = self._target.forward(padded, num_rows=(shape or num_rows) if num_rows else 1)

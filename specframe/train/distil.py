@@ -71,7 +71,8 @@ def distil(
     rows = [(shard, row) for shard in range(len(shards)) for row in range(len(shards[shard].ids))]
     started = saved = time.monotonic()
     told, loss = first, math.nan
-    watched = Shard(*(part[:_NUM_WATCHED] for part in held_out))
+    parts: Any = held_out
+    watched = Shard(*(part[:_NUM_WATCHED] for part in parts))
     draft.train()
     for step in range(first, settings.steps):
         # The order of an epoch follows from its number alone, so that a resumed run sees what it would have seen.
