@@ -134,7 +134,7 @@ class MachineArm:
 def compare(machine, arms, **changes):
     """Return what a comparison on the machine's clock measures over two prompts."""
     items = [WorkItem("test", "chat", name, name) for name in "ab"]
-    settings = {"max_new_tokens": 400, "repeats": 3, "progress": lambda text: None, "clock": machine.clock}
+    settings = {"max_new_tokens": 200, "repeats": 2, "progress": lambda text: None, "clock": machine.clock}
     return time_arms(arms, items, [[0], [3, 4]], **{**settings, **changes})
 
 
