@@ -13,6 +13,7 @@ from specframe._version import __version__
 from specframe.errors import (
     CacheError,
     CacheFolderError,
+    DrafterExhausted,
     EngineBusy,
     GenerationError,
     GrammarError,
@@ -40,6 +41,7 @@ from specframe.proposal import (
     DraftRequest,
     DraftSession,
     Features,
+    HoldsTensors,
     Needs,
     Round,
     TargetFacts,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from specframe.distribution import Distribution
     from specframe.engine import Engine
     from specframe.generation import Piece
-    from specframe.loading import load, load_target
+    from specframe.loading import LoadedDraft, load, load_draft, load_target
     from specframe.manifest.identity import Manifest
     from specframe.policy import SamplingPolicy
     from specframe.processors import pure
@@ -73,6 +75,7 @@ _LAZY = {
     "Event": "records",
     "Identity": "strategy",
     "Length": "strategy",
+    "LoadedDraft": "loading",
     "Manifest": "manifest.identity",
     "Piece": "generation",
     "Result": "stream",
@@ -89,6 +92,7 @@ _LAZY = {
     "Verification": "target",
     "as_custom_generate": "custom_generate",
     "load": "loading",
+    "load_draft": "loading",
     "load_target": "loading",
     "pure": "processors",
 }
@@ -111,6 +115,7 @@ __all__ = [
     "DraftRequest",
     "DraftSession",
     "Drafter",
+    "DrafterExhausted",
     "DrafterStats",
     "DrafterUse",
     "Engine",
@@ -121,6 +126,7 @@ __all__ = [
     "GenerationError",
     "Grammar",
     "GrammarError",
+    "HoldsTensors",
     "Identity",
     "IncompatibleManifest",
     "InvalidGrammar",
@@ -129,6 +135,7 @@ __all__ = [
     "InvalidStrategy",
     "Length",
     "LoadError",
+    "LoadedDraft",
     "Manifest",
     "MissingPackage",
     "Needs",
@@ -162,6 +169,7 @@ __all__ = [
     "as_custom_generate",
     "hookimpl",
     "load",
+    "load_draft",
     "load_target",
     "pure",
 ]

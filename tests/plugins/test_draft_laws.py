@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
+from drafts import TableRunner
 
-from specframe.cache import TransactionalCache
 from specframe.constraint import Grammars
 from specframe.generation import Generation
 from specframe.plugins import Plugins
@@ -42,29 +40,16 @@ class Passing:
             raise KeyboardInterrupt from pause
 
 
-class TableRunner:
-    """What a network runs, with rows from a table instead of a forward."""
-
-    def __init__(self, row, note):
-        self.cache = TransactionalCache(0)
-        self.facts = SimpleNamespace(context_limit=None)
-        self._row, self._note = row, note
-
-    def forward(self, ids, *, num_rows):
-        self._note(tuple(ids))
-        return torch.tensor([self._row(tuple(self.cache.ids))], dtype=torch.float64)
-
-    def reset(self):
-        self.cache.release()
-
-
-def law(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSession, draft_row=None, **options):
-    """Return the exact law of a generation with a draft, under residual verification."""
-    target_row, draft_row = rows(1, VOCAB, 1.0), draft_row or rows(2, draft_width, 1.5)
+def law(
+    num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSession, pair=None, sampling=None, **options
+):
+    """Return the exact law of a generation with a draft, under residual verification; ``pair``: rows of target and draft."""
+    target_row, draft_row = pair or (rows(1, VOCAB, 1.0), rows(2, draft_width, 1.5))
+    vocab_size = len(target_row((0, 1)))
 
     class Drafter(DraftModel):
         def open(self, request):
-            return session(self.network, self.options)
+            return session(self.network, self.options, request.facts.vocab_size)
 
     def run(draws):
         class Target(TableTarget):
@@ -81,10 +66,10 @@ def law(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSes
                 opened.verify_linear = noted
                 return opened
 
-        target = Target(target_row, vocab_size=VOCAB, order=2)
+        target = Target(target_row, vocab_size=vocab_size, order=2)
         ids = torch.tensor(target_ids) if target_ids is not None else None
         made = Drafter(Network(TableRunner(draft_row, draws.note), ids), DraftModelOptions(model="unused", **options))
-        arguments = {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0}
+        arguments = {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0, **(sampling or {})}
         request = make_request((0, 1), arguments, target.facts, Grammars(Plugins([]), target.facts).compile)
         strategy = Strategy(verifier="residual", length=Length(max_tokens=2))
         passing = Passing(draws)
@@ -134,6 +119,19 @@ def distance(found, right):
 def test_the_law_is_the_targets(draft):
     """Whole, confident, short and reduced: whatever a draft may do, the output's law is plain decoding's."""
     assert distance(law(3, **draft), expected(3)) < EXACT
+
+
+def test_what_is_filtered_is_filtered_on_both_sides():
+    """Case A3 with its numbers: a draft that is drawn from its filtered law and scored by the raw one gives [.571, .429]."""
+
+    def log(*probs):
+        return lambda ids: np.log(probs).tolist()
+
+    found = law(2, pair=(log(0.35, 0.45, 0.1, 0.1), log(0.4, 0.3, 0.2, 0.1)), sampling={"top_k": 2})
+    first = [sum(weight for ids, weight in found.items() if ids[0] == token) for token in range(4)]
+    assert np.allclose(first, [0.4375, 0.5625, 0, 0], rtol=0, atol=EXACT)
+    second = [sum(weight for ids, weight in found.items() if ids[1] == token) for token in range(4)]
+    assert np.allclose(second, [0.4375, 0.5625, 0, 0], rtol=0, atol=EXACT)
 
 
 class Dropping(DraftModelSession):
