@@ -13,6 +13,7 @@ from specframe._version import __version__
 from specframe.errors import (
     CacheError,
     CacheFolderError,
+    DrafterExhausted,
     EngineBusy,
     GenerationError,
     GrammarError,
@@ -42,6 +43,7 @@ from specframe.proposal import (
     DraftRequest,
     DraftSession,
     Features,
+    HoldsTensors,
     Needs,
     Round,
     TargetFacts,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from specframe.distribution import Distribution
     from specframe.engine import Engine
     from specframe.generation import Piece
-    from specframe.loading import load, load_target
+    from specframe.loading import LoadedDraft, load, load_draft, load_target
     from specframe.manifest.identity import Manifest
     from specframe.policy import SamplingPolicy
     from specframe.positions import PositionStats
@@ -77,6 +79,7 @@ _LAZY = {
     "Event": "records",
     "Identity": "strategy",
     "Length": "strategy",
+    "LoadedDraft": "loading",
     "Manifest": "manifest.identity",
     "Piece": "generation",
     "PositionStats": "positions",
@@ -94,6 +97,7 @@ _LAZY = {
     "Verification": "target",
     "as_custom_generate": "custom_generate",
     "load": "loading",
+    "load_draft": "loading",
     "load_target": "loading",
     "pure": "processors",
 }
@@ -116,6 +120,7 @@ __all__ = [
     "DraftRequest",
     "DraftSession",
     "Drafter",
+    "DrafterExhausted",
     "DrafterShare",
     "DrafterStats",
     "DrafterUse",
@@ -127,6 +132,7 @@ __all__ = [
     "GenerationError",
     "Grammar",
     "GrammarError",
+    "HoldsTensors",
     "Identity",
     "IncompatibleManifest",
     "InvalidGrammar",
@@ -137,6 +143,7 @@ __all__ = [
     "InvalidWorkload",
     "Length",
     "LoadError",
+    "LoadedDraft",
     "Manifest",
     "MissingPackage",
     "Needs",
@@ -171,6 +178,7 @@ __all__ = [
     "as_custom_generate",
     "hookimpl",
     "load",
+    "load_draft",
     "load_target",
     "pure",
 ]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -52,7 +52,10 @@ def attention(
     return mixed.transpose(1, 2).contiguous(), None
 
 
-_locks: WeakKeyDictionary[PreTrainedModel, threading.Lock] = WeakKeyDictionary()
+_locks: WeakValueDictionary[int, threading.Lock] = (
+    WeakValueDictionary()
+)  # by the id of a configuration that a swap holds
+_making = threading.Lock()
 
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
@@ -61,19 +64,22 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 class AttentionSwap:
     """Lets a model use ``attention`` inside a ``with`` block, where it would use transformers' SDPA; else changes nothing.
 
-    The model's configuration is the caller's, so it is put back after every forward; two engines on one model take turns.
+    The model's configuration is the caller's, so it is put back after every forward; models that share one take turns, as
+    two engines on a model do, or a target and the draft of its first layers.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         configs = [getattr(module, "config", None) for module in model.modules()]
-        self._configs = list(
-            {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values()
-        )
-        self._lock = _locks.setdefault(model, threading.Lock())
+        found = {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}
+        self._configs = list(found.values())
+        with _making:  # in one order for all, so that nobody waits for each other
+            self._locks = [_locks.setdefault(key, threading.Lock()) for key in sorted(found)]
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with self._lock:
+        with ExitStack() as held:
+            for lock in self._locks:
+                held.enter_context(lock)
             swapped = [config for config in self._configs if config._attn_implementation_internal == "sdpa"]
             try:
                 for config in swapped:

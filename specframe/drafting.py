@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from specframe.errors import GrammarError
+from specframe.errors import DrafterExhausted, GrammarError
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Proposal, Round, lend
 from specframe.records import DrafterShare, Event
 
@@ -111,7 +111,7 @@ class Drafting:
 
     @contextmanager
     def _guarded(self, name: str, call: str) -> Iterator[None]:
-        """Time a call into a drafter; whatever it raises switches the drafter off.
+        """Time a call into a drafter; whatever it raises switches the drafter off, ``DrafterExhausted`` without a complaint.
 
         Except the grammar's failure, which is the target's, and an interrupt, which is the user's. Exceptions that are no
         ``Exception``, such as a panic in an extension module, are the drafter's too.
@@ -121,16 +121,22 @@ class Drafting:
             yield
         except (GrammarError, KeyboardInterrupt):
             raise
+        except DrafterExhausted as error:
+            _logger.info("drafter '%s' is off for this request: %s", name, error)
+            self._switch_off(name, f"off for the rest of the request: {type(error).__name__}")
         except BaseException as error:
             _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
-            # An event may be kept or shared, so it holds the type only: a message could quote the prompt.
-            self.events.append(Event(self._round_id, name, f"switched off: {call} raised {type(error).__name__}"))
-            session = self._sessions.pop(name, None)
-            if session is not None:
-                with self._guarded(name, "close"):
-                    session.close()
+            self._switch_off(name, f"switched off: {call} raised {type(error).__name__}")
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
+
+    def _switch_off(self, name: str, message: str) -> None:
+        """End a drafter's session. An event may be kept or shared, so ``message`` holds no text of an exception's."""
+        self.events.append(Event(self._round_id, name, message))
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            with self._guarded(name, "close"):
+                session.close()
 
 
 def _entropies(laws: list[Law]) -> tuple[float | None, ...]:

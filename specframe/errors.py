@@ -96,6 +96,10 @@ class ProposalError(SpecframeError, ValueError):
     """A drafter broke the proposal contract; raised inside the drafter's own code."""
 
 
+class DrafterExhausted(SpecframeError):
+    """Raised by a drafter that can propose nothing more in this request, as is expected: it is off, and not broken."""
+
+
 class UnsupportedModel(SpecframeError, TypeError):
     """The model cannot be decoded exactly by this engine; raised at load, naming the property."""
 

@@ -1,21 +1,24 @@
-"""Loading a target by name: the demo, a folder, a hub id or a GGUF file; what does not fit is refused before weights load."""
+"""Loading a model by name: the demo, a folder, a hub id or a GGUF file; what does not fit is refused before weights load."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
+from specframe.borrowing import borrow, borrowed_parts, expecting_gaps, lent_dtype
 from specframe.engine import Engine
-from specframe.errors import IncompatibleManifest, InvalidRequest, LoadError, UnsupportedModel
-from specframe.manifest.collector import DTYPES, collect, stamps, strings_of, with_weights
+from specframe.errors import IncompatibleManifest, InvalidRequest, LoadError, SpecframeError, UnsupportedModel
+from specframe.manifest.collector import DTYPES, collect, output_ids, stamps, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
 from specframe.manifest.remember import stamp
 from specframe.manifest.source import Source, has_tokenizer, open_source
 from specframe.manifest.tensors import weigh, weigh_folder, weight_files
+from specframe.proposal import Views
 from specframe.resolve import check_needs, has_needs, read_pin, resolve_with_plugins, structured_options
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget, check_type
@@ -55,21 +58,57 @@ def load(
                 weighed = weigh_folder(whole)
                 require_equal(pin, with_weights(identity, weighed), name=_pin_name(resolved))
 
-    target, weigh_later = _load(model, dtype, device, admit, is_early=pin is not None or has_needs(resolved, plugins))
-    return Engine(target, strategy=resolved, plugins=plugins, identity=weigh_later)
+    loaded = _load(model, dtype, device, admit, is_early=pin is not None or has_needs(resolved, plugins))
+    return Engine(loaded.target, strategy=resolved, plugins=plugins, identity=loaded.weigh)
 
 
 def load_target(model: str | Path, *, dtype: Any = None, device: Any = None) -> TransformersTarget:
     """Load a transformers target; see ``load``. Raises ``UnsupportedModel`` for a model that is not a causal one."""
-    return _load(model, dtype, device, lambda source, identity: None)[0]
+    return _load(model, dtype, device, _admit_all).target
+
+
+class LoadedDraft(NamedTuple):
+    """A draft model; ``target_ids``: the target id of every output column, -1 for none, or None where column i is id i."""
+
+    runner: TransformersTarget
+    target_ids: tuple[int, ...] | None
+
+
+def load_draft(model: str | Path, *, views: Views | None = None, dtype: Any = None, device: Any = None) -> LoadedDraft:
+    """Load a draft model, named as for ``load``; its folder may hold a map of a reduced head and leave tensors to the target.
+
+    ``views``: what the target lends, ``facts.views``; the dtype of a draft that borrows is the target's. Raises
+    ``LoadError`` for tensors that are missing or do not fit, ``InvalidRequest`` for another dtype than the target's.
+    """
+    loaded = _load(model, dtype, device, _admit_all, views=views)
+    return LoadedDraft(loaded.target, tuple(loaded.output_ids) if loaded.output_ids is not None else None)
+
+
+class _Loaded(NamedTuple):
+    """What came of a name. ``weigh`` makes the whole identity; ``output_ids``: the map of a reduced head."""
+
+    target: TransformersTarget
+    weigh: Callable[[], Manifest]
+    output_ids: list[int] | None
+
+
+def _admit_all(source: Source, identity: Manifest) -> None:
+    """Refuse nothing."""
 
 
 def _load(
-    model: str | Path, dtype: Any, device: Any, admit: Callable[[Source, Manifest], None], *, is_early: bool = False
-) -> tuple[TransformersTarget, Callable[[], Manifest]]:
-    """Load a target that ``admit`` does not refuse, and return it with what makes its whole identity.
+    model: str | Path,
+    dtype: Any,
+    device: Any,
+    admit: Callable[[Source, Manifest], None],
+    *,
+    is_early: bool = False,
+    views: Views | None = None,
+) -> _Loaded:
+    """Load a model that ``admit`` does not refuse.
 
-    ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted.
+    ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted;
+    ``views``: what a draft may borrow.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -96,6 +135,9 @@ def _load(
         raise UnsupportedModel(f"a model of type '{config.model_type}' is not a causal language model")
     kind: Any = AutoModelForCausalLM._model_mapping[type(config)]
     check_type(kind, config)
+    parts = borrowed_parts(config, views, str(model))
+    if views is not None and parts:
+        dtype_name = lent_dtype(views, parts, dtype_name)
     identity = collect(source, dtype=dtype_name)
     admit(source, identity)
     folder = source.whole().folder
@@ -103,16 +145,20 @@ def _load(
     if source.hub is not None:  # its weights have only come now
         admitted = stamps(folder)
     try:
-        with quiet_unless_terminal():
+        with quiet_unless_terminal(), expecting_gaps() if parts else nullcontext():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=dtype_name or "auto", output_loading_info=True
             )
         weights, told = loaded
+        columns = output_ids(folder)
+        borrowed = borrow(weights, views, parts, columns, str(model)) if views is not None else frozenset()
         weights = weights.to(device) if device is not None else weights
+    except SpecframeError:
+        raise
     except Exception as error:  # damaged files, too little memory, no such device
         raise LoadError(f"model '{model}' could not be loaded ({type(error).__name__}: {error})") from error
-    if told["missing_keys"]:  # transformers would make them up
-        name, *others = sorted(told["missing_keys"])
+    if missing := sorted({*told["missing_keys"]} - borrowed):  # transformers would make them up
+        name, *others = missing
         raise LoadError(
             f"model '{model}' lacks {1 + len(others)} of its tensors, such as {name}; bring the whole folder"
         )
@@ -121,7 +167,7 @@ def _load(
         raise LoadError(f"files of model '{model}' changed while it was loaded; load it again")
     target = TransformersTarget(weights.eval(), tokenizer)
     target.facts = attrs.evolve(target.facts, identity=identity)
-    return target, _weigh_later(folder, identity)
+    return _Loaded(target, _weigh_later(folder, identity), columns)
 
 
 def _load_tokenizer(folder: Path) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload, runtime_checkable
 
 import attrs
 
@@ -173,6 +173,14 @@ class DraftSession(Protocol):
 
     def close(self) -> None:
         """End the session; called once, also after a failure."""
+
+
+@runtime_checkable
+class HoldsTensors(Protocol):
+    """What a drafter or a target may offer besides, so that accounts of memory know what it holds."""
+
+    def tensors(self) -> Mapping[str, Sequence[torch.Tensor]]:
+        """Return every tensor that is held, those of others too, by part: ``weights``, ``cache`` and the like."""
 
 
 class TokenView(Sequence[int]):

@@ -63,6 +63,18 @@ class TransformersTarget:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
         return ModelViews(self.model, names)
 
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        """Return the weights, a tied one as often as it is used, and the cache's buffers."""
+        weights = [
+            *self.model.named_parameters(remove_duplicate=False),
+            *self.model.named_buffers(remove_duplicate=False),
+        ]
+        layers: Sequence[Any] = self.cache.layers
+        return {
+            "weights": [tensor for _, tensor in weights],
+            "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],
+        }
+
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""
         facts = (self.facts.vocab_size, self.facts.dtype, self.facts.device)

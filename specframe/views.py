@@ -50,7 +50,8 @@ class ModelViews:
 def first_layers(model: PreTrainedModel, num_layers: int) -> PreTrainedModel:
     """Return a model whose decoder ends after ``num_layers`` layers and that shares every weight with ``model``.
 
-    Raises ``UnsupportedModel`` for a model without a plain stack of layers, or with fewer.
+    Raises ``UnsupportedModel`` for a model without a plain stack of layers, or with fewer, and for one whose forward was
+    replaced on the instance: it would go on to run all layers.
     """
     total = model.config.get_text_config().num_hidden_layers
     base = model.base_model
@@ -93,7 +94,13 @@ def _stateful(base: torch.nn.Module) -> dict[str, torch.nn.Module]:
 
 
 def _with_children(module: M, children: dict[str, torch.nn.Module]) -> M:
-    """Return a module that is like another, weights shared, but for some children."""
+    """Return a module that is like another, weights shared, but for some children; what is registered on it is its own."""
+    if "forward" in vars(module):
+        raise UnsupportedModel(
+            f"the forward of this {type(module).__name__} was replaced (torch.compile, accelerate's hooks), so its first "
+            "layers cannot run alone; lend them before that, or use a draft model of its own"
+        )
     made = copy.copy(module)
-    made.__dict__["_modules"] = {**module._modules, **children}
+    made.__dict__.update({name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, dict)})
+    made.__dict__["_modules"] |= children
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from specframe import TransformersTarget
 from specframe import attention as own
 from specframe.attention import NAME, AttentionSwap, attention
+from specframe.views import first_layers
 
 
 def tensors(num_groups=2, num_rows=5, length=23, value_dim=8, seed=0):
@@ -148,3 +150,35 @@ def test_a_later_change_of_the_model_stands():
     model.set_attn_implementation("eager")
     engine_on(target).generate([5, 6, 7], max_new_tokens=4)
     assert model.config._attn_implementation == "eager"
+
+
+def test_models_that_share_a_configuration_take_turns():
+    """A draft of the target's layers that ends first would put the configuration back in the middle of the target's forward."""
+    model = tiny_model("llama")
+    short = first_layers(model, 1)
+    entered, seen = threading.Event(), []
+
+    def run():
+        with AttentionSwap(model)():
+            entered.set()
+            seen.append(model.config._attn_implementation)
+
+    thread = threading.Thread(target=run)
+    with AttentionSwap(short)():
+        thread.start()
+        assert not entered.wait(0.05)
+    thread.join(10)
+    assert seen == [NAME]
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_models_of_their_own_do_not_wait_for_each_other():
+    """One lock for all would make a process serve one model at a time; and a lock of a model that is gone is gone too."""
+    models = [tiny_model("llama"), tiny_model("llama")]
+    swaps = [AttentionSwap(model) for model in models]
+    with swaps[0](), swaps[1]():
+        assert {model.config._attn_implementation for model in models} == {NAME}
+    keys = {id(model.config) for model in models}
+    assert keys <= set(own._locks)
+    del swaps
+    assert not keys & set(own._locks)

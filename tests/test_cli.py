@@ -37,6 +37,7 @@ RESULT = SimpleNamespace(
     stop_match=7,
     seed=SEED,
     exactness="token-exact",
+            kernel="single",
     log_probs=(-0.5, -0.25, -1.0),
     stats=STATS,
     events=(Event(3, "lookup", "switched off: ValueError"),),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import engine_on, random_table
 
-from specframe import ProposalError
+from specframe import DrafterExhausted, ProposalError
 from specframe.testing import Adversary, Faulty, LogitsDrafter, Oracle, RandomOffers
 
 SAMPLINGS = [{}, {"temperature": 0.9, "seed": 5}]
@@ -37,6 +37,18 @@ def test_a_failing_drafter_changes_nothing_but_is_told(method, at_call, sampling
     assert event.drafter == "d0"
     assert event.message == f"switched off: {method} raised RuntimeError"
     assert "drafter 'd0' is off for this request" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["open", "propose", "commit"])
+def test_a_drafter_that_is_at_its_end_is_no_failure(method, caplog):
+    """A trace in the log for what is expected teaches people to read neither."""
+    expected = expected_ids({})
+    engine = engine_on(random_table(), Faulty(method, 0, inner=Oracle(expected), error=DrafterExhausted("full")))
+    with caplog.at_level(logging.INFO, logger="specframe"):
+        result = engine.generate([1, 2], max_new_tokens=14)
+    assert result.token_ids == expected
+    assert [event.message for event in result.events] == ["off for the rest of the request: DrafterExhausted"]
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("INFO", None)]
 
 
 def test_a_failed_drafter_is_off_for_the_request_and_back_for_the_next():

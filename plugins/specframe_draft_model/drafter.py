@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe import ProposalError
+from specframe import DrafterExhausted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from specframe import Commit, DraftRequest, Round
     from specframe_draft_model.network import Network
     from specframe_draft_model.options import DraftModelOptions
 
 
-class DraftContextExceeded(ProposalError):
+class DraftContextExceeded(DrafterExhausted):
     """The text is longer than the draft's context, and the options do not let it see only the end."""
 
 
@@ -30,11 +32,11 @@ class DraftModel:
 
     def open(self, request: DraftRequest) -> DraftModelSession:
         """Start a session; the prompt comes with the first commit."""
-        return DraftModelSession(self.network, self.options)
+        return DraftModelSession(self.network, self.options, request.facts.vocab_size)
 
-    def tensors(self) -> dict[str, list[torch.Tensor]]:
-        """Return what is held, for accounts of memory: the network's weights, borrowed ones too, and its cache."""
-        return self.network.tensors()
+    def tensors(self) -> Mapping[str, Sequence[torch.Tensor]]:
+        """Return the network's weights, borrowed ones too, and its cache; see ``specframe.HoldsTensors``."""
+        return self.network.runner.tensors()
 
     def reset(self) -> None:
         """Forget the cached prefix."""
@@ -52,10 +54,11 @@ class DraftModelSession:
     pending id in the next round's first forward. That forward ends exactly at the end of the round's context.
     """
 
-    def __init__(self, network: Network, options: DraftModelOptions) -> None:
+    def __init__(self, network: Network, options: DraftModelOptions, vocab_size: int) -> None:
         self._network, self._options = network, options
         limits = [limit for limit in (options.context, network.context_limit) if limit is not None]
         self._context_limit = min(limits, default=None)
+        self._columns = _proposable(network.target_ids, vocab_size)
         self._num_authoritative = 0
         network.take()
 
@@ -71,7 +74,7 @@ class DraftModelSession:
         for _ in range(round.room if self._options.max_tokens is None else min(round.room, self._options.max_tokens)):
             row = network.feed(lacking)
             # Decided by the row before the draw: to drop a token for what it is would bias the output.
-            if self._options.min_confidence and not _is_confident(row, self._options.min_confidence):
+            if self._options.min_confidence and _likeliest(row[self._columns]) < self._options.min_confidence:
                 return
             token = round.draw(row, network.target_ids)
             if token is None or round.room <= 0 or network.end - network.start == self._context_limit:
@@ -91,16 +94,33 @@ class DraftModelSession:
         self._network.give_back()
 
     def _fits(self, num_tokens: int) -> bool:
-        """Make the round's context fit into the draft's, and tell whether it does."""
+        """Make the round's context fit into the draft's, and tell whether it does.
+
+        What other drafters proposed in this round may yet be refused: it ends nothing, and nothing begins in it.
+        """
         limit, network = self._context_limit, self._network
         if limit is None or num_tokens - network.start <= limit:
             return True
         if self._options.truncation == "none":
-            raise DraftContextExceeded(f"the text has {num_tokens} tokens, the draft's context takes {limit}")
-        # Not among this round's proposals, which may yet be refused.
-        network.restart(min(num_tokens - max(limit // 2, 1), self._num_authoritative - 1))
-        return num_tokens - network.start <= limit
+            if self._num_authoritative > limit:
+                raise DraftContextExceeded(
+                    f"the text has {self._num_authoritative} tokens, the draft's context takes {limit}"
+                )
+            return False
+        start = min(num_tokens - max(limit // 2, 1), self._num_authoritative - 1)
+        if num_tokens - start > limit:
+            return False
+        network.restart(start)
+        return True
 
 
-def _is_confident(row: torch.Tensor, least: float) -> bool:
-    return bool(row.float().softmax(-1).amax() >= least)
+def _proposable(target_ids: torch.Tensor | None, vocab_size: int) -> torch.Tensor | slice:
+    """Return which columns of a row have a target id; the others cannot be drawn, whatever their logits."""
+    if target_ids is None:
+        return slice(vocab_size)
+    return ((target_ids >= 0) & (target_ids < vocab_size)).nonzero()[:, 0]
+
+
+def _likeliest(row: torch.Tensor) -> float:
+    """Return the largest probability; NaN for a row that is none, which is less than nothing: the draw then says so."""
+    return float(row.float().softmax(-1).amax())

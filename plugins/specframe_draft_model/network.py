@@ -6,13 +6,10 @@ Knows ids and rows of logits, and nothing about rounds, laws or the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from specframe import TransformersTarget
-
-_CHUNK = 1024
 
 
 class Network:
@@ -42,14 +39,6 @@ class Network:
         """The ids that the cache stands for."""
         return tuple(self._cache.ids)
 
-    def tensors(self) -> dict[str, list[torch.Tensor]]:
-        """Return weights and cache, by name."""
-        layers: list[Any] = self._cache.layers
-        return {
-            "weights": list(self.runner.model.state_dict(keep_vars=True).values()),
-            "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],
-        }
-
     def take(self) -> None:
         """Become the owner. Raises ``CacheError`` while there is another."""
         self._transaction = self._cache.begin()
@@ -66,13 +55,13 @@ class Network:
         self.start = 0
 
     def extend(self, ids: Sequence[int], position: int) -> None:
-        """Take note that the context from a position on is ``ids``; what was fed there and differs is rolled back.
+        """Take note that the context from a position behind ``start`` on is ``ids``; what was fed and differs is rolled back.
 
         The last id stays unfed: the next row is the one after it.
         """
-        length = max(position - self.start, 0)
+        length = position - self.start
         if length < len(self._cache.ids):
-            self._transaction.rollback_to(length + self._shared(length, ids[max(self.start - position, 0) :]))
+            self._transaction.rollback_to(length + self._shared(length, ids))
 
     def restart(self, position: int) -> None:
         """Forget everything and begin again at a position of the context."""
@@ -89,10 +78,10 @@ class Network:
     @torch.inference_mode()
     def feed(self, ids: Sequence[int]) -> torch.Tensor:
         """Feed one or more ids behind the cached ones and return the logits after the last, ``[columns]``, on the host."""
-        length = len(self._cache.ids)
+        length, size = len(self._cache.ids), self.runner.prefill_chunk
         try:
-            for first in range(0, len(ids), _CHUNK):
-                chunk = ids[first : first + _CHUNK]
+            for first in range(0, len(ids), size):
+                chunk = ids[first : first + size]
                 self._transaction.append_provisional(chunk)
                 row = self.runner.forward(chunk, num_rows=1)[0]
         except BaseException:

@@ -221,37 +221,53 @@ def costs(target: TransformersTarget, arm: EngineArm) -> dict[str, Any]:
     return {"draft_token": draft, "verify": verify}
 
 
+class Share:
+    """The part of some seconds in others, in total over the prompts."""
+
+    def __init__(self) -> None:
+        self._part_s = self._whole_s = 0.0
+
+    def add(self, part_s: float, whole_s: float) -> None:
+        """Count one prompt."""
+        self._part_s, self._whole_s = self._part_s + part_s, self._whole_s + whole_s
+
+    @property
+    def value(self) -> float:
+        """The part, 0 to 1."""
+        return round(self._part_s / self._whole_s, 4)
+
+
 def forwards_share(
     target: TransformersTarget, draft: Any, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> dict[str, Any]:
     """Return the part of the time that bare forwards take, ours and transformers', same layers, whole head, same length.
 
-    And the drafter's own milliseconds a token outside its forwards.
+    And the drafter's own milliseconds a token outside its forwards. All are totals over the prompts.
     """
     shipped: Any = engine_arm(target, 2).engine.drafters["draft_model"]
     made = type(shipped)(type(shipped.network)(TransformersTarget(draft)), shipped.options)
     engine = Engine(target, {"draft": made}, strategy=Strategy(length=Length(max_tokens=2)))
     library = assisted(target, draft, 2, 0.0)
-    ours: list[float] = []
-    theirs: list[float] = []
-    own: list[float] = []
+    ours, theirs = Share(), Share()
+    own_s, num_proposed = 0.0, 0
     for prompt in prompts:
         target.reset()
         made.reset()
         with forward_times(target.model) as verifying, forward_times(draft) as drafting:
             start = time.perf_counter()
             result = engine.generate(prompt, max_new_tokens=max_new_tokens)
-            ours.append((sum(verifying) + sum(drafting)) / (time.perf_counter() - start))
+            ours.add(sum(verifying) + sum(drafting), time.perf_counter() - start)
         stats = result.stats.drafters["draft"]
-        own.append((stats.seconds - sum(drafting)) / stats.num_proposed * 1e3)
+        own_s += stats.seconds - sum(drafting)
+        num_proposed += stats.num_proposed
         with forward_times(target.model) as verifying, forward_times(library.assistant) as drafting:
             start = time.perf_counter()
             library(prompt, max_new_tokens)
-            theirs.append((sum(verifying) + sum(drafting)) / (time.perf_counter() - start))
+            theirs.add(sum(verifying) + sum(drafting), time.perf_counter() - start)
     return {
-        "ours": round(max(ours), 4),
-        "transformers": round(max(theirs), 4),
-        "drafter_ms_per_token_outside_forwards": round(min(own), 4),
+        "ours": ours.value,
+        "transformers": theirs.value,
+        "drafter_ms_per_token_outside_forwards": round(own_s / num_proposed * 1e3, 4),
     }
 
 

@@ -7,13 +7,17 @@ loaded beside the target may make a peak that steady decoding never shows. Five 
 - logical: every part as if it stood alone, weights and caches of target and drafters;
 - deduplicated: storages counted once, however many parts share or tie them;
 - incremental: what the strategy adds to plain decoding, deduplicated;
-- peak resident: of the process, with the timeline that it was read off.
+- peak resident: of the process, with the timeline that it was read off, and beside it the system's own (``max_resident``),
+  which no sampling can miss.
+
+What drafters hold that do not tell it is unknown, and they are named.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -25,11 +29,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from specframe.files import write_whole
+from specframe.proposal import HoldsTensors
 
 if TYPE_CHECKING:
     import torch
 
     from specframe.engine import Engine
+    from specframe.proposal import Drafter
+    from specframe.target import Target
 
 INTERVAL_S = 0.02
 PROMPT = [{"role": "user", "content": "Write a short story about a lighthouse."}]
@@ -68,24 +75,24 @@ class Timeline:
                 return
 
 
+def holders_of(engine: Engine) -> dict[str, Target | Drafter]:
+    """Return an engine's target and drafters, by name."""
+    return {"target": engine.target, **engine.drafters}
+
+
 def tensors_of(engine: Engine) -> dict[str, list[torch.Tensor]]:
-    """Return the tensors that an engine holds, by part; a drafter tells its own by a method ``tensors``."""
-    target: Any = engine.target
-    parts = {"target weights": model_tensors(target.model), "target cache": cache_tensors(target.cache)}
-    for name, drafter in engine.drafters.items():
-        told: Mapping[str, Iterable[torch.Tensor]] = getattr(drafter, "tensors", dict)()
-        parts |= {f"{name} {part}": list(tensors) for part, tensors in told.items()}
-    return parts
+    """Return the tensors that an engine's target and drafters tell to hold, by part."""
+    return {
+        f"{name} {part}": list(tensors)
+        for name, holder in holders_of(engine).items()
+        if isinstance(holder, HoldsTensors)
+        for part, tensors in holder.tensors().items()
+    }
 
 
-def model_tensors(model: Any) -> list[torch.Tensor]:
-    """Return a model's parameters and buffers; a tied one as often as it is used."""
-    return [*model.state_dict(keep_vars=True).values()]
-
-
-def cache_tensors(cache: Any) -> list[torch.Tensor]:
-    """Return the buffers of a cache."""
-    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values) if tensor is not None]
+def unknown_of(engine: Engine) -> list[str]:
+    """Return the names of those that do not tell what they hold."""
+    return [name for name, holder in holders_of(engine).items() if not isinstance(holder, HoldsTensors)]
 
 
 def num_bytes(parts: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, Any]:
@@ -119,12 +126,17 @@ def measure(model: str, strategy: str, *, max_new_tokens: int) -> dict[str, Any]
     timeline.mark("prompt read")
     engine.generate(PROMPT, max_new_tokens=max_new_tokens)
     timeline.mark("text generated")
-    found = num_bytes(tensors_of(engine))
+    found = {**num_bytes(tensors_of(engine)), "unknown": unknown_of(engine)}
     identities = [engine.identity, *engine.draft_identities.values()]
     artifact = sum(identity.weights.num_bytes or 0 for identity in identities if identity is not None)
     engine.close()
     timeline.mark("closed")
-    return {"strategy": strategy, "artifact": artifact, **found, **timeline.close()}
+    return {"strategy": strategy, "artifact": artifact, **found, **timeline.close(), "max_resident": max_resident()}
+
+
+def max_resident() -> int:
+    """Return the most bytes that this process was ever resident with, as the system counts."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -196,7 +196,7 @@ def _describe(source: Source) -> Manifest:
     else:
         generation = GenerationConfig.from_model_config(config)
     tokenizer = _tokenizer(source)
-    output_ids = _output_ids(folder)
+    columns = output_ids(folder)
     if source.gguf is not None:  # reading it takes long: what explains a refusal is kept now
         remember("strings", _key(source), lambda: _strings(tokenizer))
     named = getattr(config, "architectures", None) or ["unknown"]
@@ -206,8 +206,8 @@ def _describe(source: Source) -> Manifest:
         tokenizer,
         architecture=str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, named[0])),
         dtype=dtype_name(config) or (_stored_dtype(folder) if folder is not None else None) or "float32",
-        output_ids=output_ids,
-        head_rows=_head_rows(folder) if output_ids is not None else None,
+        output_ids=columns,
+        head_rows=_head_rows(folder) if columns is not None else None,
         license=_license(folder),
     )
 
@@ -282,7 +282,11 @@ def _tensor_files(folder: Path) -> list[Path]:
     return [file for file in weight_files(folder) if file.suffix == ".safetensors" and file.is_file()]
 
 
-def _output_ids(folder: Path | None) -> list[int] | None:
+def output_ids(folder: Path | None) -> list[int] | None:
+    """Return the target id of every output column that a draft's folder declares, -1 for none; None without a map.
+
+    Raises ``InvalidRequest`` for a map that is no list of integers.
+    """
     if folder is None or not (folder / OUTPUT_MAP).is_file():
         return None
     try:

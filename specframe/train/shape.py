@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from specframe.borrowing import BORROWS
 from specframe.errors import InvalidRequest, UnsupportedModel
 from specframe.manifest.collector import OUTPUT_MAP
 from specframe.train.corpus import Shard
-
-BORROWS = "specframe_borrows"
 
 
 def choose_layers(num_target: int, num_draft: int) -> list[int]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
+import numpy as np
 import pytest
 import torch
+from drafts import TableRunner
 from wrong import drop
 
-from specframe.cache import TransactionalCache
 from specframe.generation import Generation
 from specframe.strategy import Length, Strategy
-from specframe.testing import output_law, plain_law, random_table
+from specframe.testing import TableTarget, output_law, plain_law, random_table
 from specframe.testing.exhaustive import deviation
 from specframe.testing.runs import request_of
 from specframe_draft_model import DraftModelOptions
@@ -22,21 +21,6 @@ EXACT = 1e-12
 VOCAB = 3
 
 
-class TableRunner:
-    """What a network runs, with rows from a table instead of a forward."""
-
-    def __init__(self, width):
-        self.cache = TransactionalCache(0)
-        self.facts = SimpleNamespace(context_limit=None)
-        self._table = random_table(vocab_size=width, seed=2)
-
-    def forward(self, ids, *, num_rows):
-        return self._table.row(self.cache.ids)[None]
-
-    def reset(self):
-        self.cache.release()
-
-
 class NeverOff(Generation):
     """A generation whose drafter may not fail."""
 
@@ -45,21 +29,28 @@ class NeverOff(Generation):
         assert self.events == ()
 
 
-def off_by(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModelSession, **options):
-    """Return how far an output's probability is from plain decoding's, under residual verification."""
+def laws(target, draft_row, num_tokens, *, target_ids=None, session=DraftModelSession, sampling=None, **options):
+    """Return the exact law of an output with a draft, under residual verification, and that of plain decoding."""
     ids = torch.tensor(target_ids) if target_ids is not None else None
 
     class Drafter(DraftModel):
         def open(self, request):
-            return session(self.network, self.options)
+            return session(self.network, self.options, request.facts.vocab_size)
 
-    made = Drafter(Network(TableRunner(draft_width), ids), DraftModelOptions(model="unused", **options))
-    target = random_table(vocab_size=VOCAB, seed=1, spread=1.0)
-    request = request_of(target, (0, 1), {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0})
+    made = Drafter(Network(TableRunner(draft_row, lambda ids: None), ids), DraftModelOptions(model="unused", **options))
+    arguments = {"max_new_tokens": num_tokens, "temperature": 1.0, "seed": 0, **(sampling or {})}
+    request = request_of(target, (0, 1), arguments)
     strategy = Strategy(verifier="residual", length=Length(max_tokens=2))
     law = output_law(target, {"d": made}, strategy, request, generation=NeverOff)
     assert sum(law.values()) == 1
-    return deviation(law, plain_law(target, request))
+    return law, plain_law(target, request)
+
+
+def off_by(num_tokens, *, draft_width=VOCAB, **options):
+    """Return how far an output's probability is from plain decoding's."""
+    target = random_table(vocab_size=VOCAB, seed=1, spread=1.0)
+    draft = random_table(vocab_size=draft_width, seed=2)
+    return deviation(*laws(target, lambda ids: draft.row(ids).tolist(), num_tokens, **options))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +68,19 @@ def off_by(num_tokens, *, draft_width=VOCAB, target_ids=None, session=DraftModel
 def test_the_law_is_the_targets(draft):
     """Whole, confident, short and reduced: whatever a draft may do, the output's law is plain decoding's."""
     assert off_by(4 if draft == {} else 3, **draft) < EXACT
+
+
+def test_what_is_filtered_is_filtered_on_both_sides():
+    """Case A3 with its numbers: a draft that is drawn from its filtered law and scored by the raw one gives [.571, .429]."""
+
+    def log(*probs):
+        return lambda ids: np.log(probs).tolist()
+
+    target = TableTarget(log(0.35, 0.45, 0.1, 0.1), vocab_size=4)
+    found, _ = laws(target, log(0.4, 0.3, 0.2, 0.1), 2, sampling={"top_k": 2})
+    for place in (0, 1):
+        law = [float(sum(weight for ids, weight in found.items() if ids[place] == token)) for token in range(4)]
+        assert np.allclose(law, [0.4375, 0.5625, 0, 0], rtol=0, atol=EXACT)
 
 
 class Dropping(DraftModelSession):
