@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
+from drafts import TableRunner
 from wrong import drop
 
-from specframe.cache import TransactionalCache
 from specframe.generation import Generation
 from specframe.strategy import Length, Strategy
 from specframe.testing import output_law, plain_law, random_table
@@ -20,21 +18,6 @@ from specframe_draft_model.network import Network
 
 EXACT = 1e-12
 VOCAB = 3
-
-
-class TableRunner:
-    """What a network runs, with rows from a table instead of a forward."""
-
-    def __init__(self, width):
-        self.cache = TransactionalCache(0)
-        self.facts = SimpleNamespace(context_limit=None)
-        self._table = random_table(vocab_size=width, seed=2)
-
-    def forward(self, ids, *, num_rows):
-        return self._table.row(self.cache.ids)[None]
-
-    def reset(self):
-        self.cache.release()
 
 
 class NeverOff(Generation):
