@@ -35,6 +35,7 @@ SMALL = attrs.evolve(
     num_chained=3,
     policies=("temperature", "mask"),
 )
+BRIEF = attrs.evolve(SMALL, policies=("temperature",))
 
 
 def draft_model(facts):
@@ -81,7 +82,7 @@ def test_a_full_certificate_takes_less_than_a_minute(name):
 
 def test_a_wrong_verifier_is_not_certified():
     """What fails is named in the verdict, by the check that saw it."""
-    certificate = certify(FIRST_PARTY["draft_model"], generation=with_rule(CorrectionFromTarget), plan=SMALL)
+    certificate = certify(FIRST_PARTY["draft_model"], generation=with_rule(CorrectionFromTarget), plan=BRIEF)
     assert certificate.verdict == "not certified"
     failed = {check.name for check in certificate.failures}
     assert "exact law: temperature" in failed
@@ -138,7 +139,7 @@ def test_a_real_target_adds_conformance_and_parity():
 def test_a_strategy_is_certified_as_it_is():
     """Its drafters, in its mode, by name."""
     strategy = Strategy(name="two", mode="first", drafters=(DrafterUse("grammar"), DrafterUse("prompt_lookup")))
-    certificate = certify_strategy(strategy, plan=SMALL)
+    certificate = certify_strategy(strategy, plan=BRIEF)
     assert certificate.is_certified, certificate.failures
     assert set(certificate.about["drafters"]) == {"grammar", "prompt_lookup"}
     assert certificate.about["strategy"]["mode"] == "first"
