@@ -29,7 +29,7 @@ from specframe.strategy import Strategy
 from specframe.target import Target
 from specframe.testing import conformance, contract, laws, parity
 from specframe.testing.certificate import Certificate, Check
-from specframe.testing.finding import Finding, Tested, failed
+from specframe.testing.finding import Finding, Statistic, failed
 from specframe.testing.plan import FULL, Plan
 from specframe.testing.runs import Subject, request_of, run
 from specframe.testing.statistics import holm
@@ -227,7 +227,7 @@ def _judged_together(done: Mapping[str, tuple[Finding, float]], plan: Plan) -> t
     return tuple(checks)
 
 
-def _untested(tests: Mapping[str, Tested]) -> dict[str, Any]:
+def _untested(tests: Mapping[str, Statistic]) -> dict[str, Any]:
     few = {what: tested.num_values for what, tested in tests.items() if tested.p_value is None}
     return {"too_few_values_for_a_test": few} if few else {}
 

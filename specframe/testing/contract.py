@@ -24,7 +24,6 @@ from specframe.verify import Greedy
 
 VOCAB = 6
 ROOMS, BUDGETS = (1, 2, 3, 5, 8), (3, 4, 12)
-NO_STOPS: frozenset[int] = frozenset()
 
 
 def checks(subject: Subject, plan: Plan, *, is_deterministic: bool) -> dict[str, Callable[[], Finding]]:
@@ -115,7 +114,7 @@ def is_aligned(subject: Subject) -> Finding:
     """
     target = _table()
     counts = {"rounds": 0, "equal": 0, "other_length": 0, "other_tokens": 0}
-    for arguments in greedy_policies(VOCAB, NO_STOPS).values():
+    for arguments in greedy_policies(VOCAB).values():
         request = _request(target, arguments, 30)
         text = run(target, {}, subject.rounds(), request).token_ids
         watched = _watched(subject, target)
@@ -170,8 +169,8 @@ def _table(**options: Any) -> TableTarget:
 
 
 def _policies() -> dict[str, dict[str, Any]]:
-    sampled = {name: {"seed": 3, **values} for name, values in sampling_policies(VOCAB, NO_STOPS).items()}
-    greedy = {f"greedy {name}": values for name, values in greedy_policies(VOCAB, NO_STOPS).items()}
+    sampled = {name: {"seed": 3, **values} for name, values in sampling_policies(VOCAB).items()}
+    greedy = {f"greedy {name}": values for name, values in greedy_policies(VOCAB).items()}
     return {**greedy, **{name: sampled[name] for name in ("temperature", "mask")}}
 
 

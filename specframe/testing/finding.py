@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from specframe.testing.certificate import Status
 
 
-class Tested(NamedTuple):
+class Statistic(NamedTuple):
     """One statistical test: its p-value, None for too few values, and their number."""
 
     p_value: float | None
@@ -21,7 +21,7 @@ class Finding(NamedTuple):
     status: Status
     told: str
     figures: Mapping[str, Any] = {}
-    tests: Mapping[str, Tested] = {}
+    tests: Mapping[str, Statistic] = {}
 
 
 def passed(told: str, **figures: Any) -> Finding:

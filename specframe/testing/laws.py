@@ -14,7 +14,7 @@ from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Roun
 from specframe.random import Purpose
 from specframe.request import Request
 from specframe.testing.exhaustive import deviation, output_law, plain_law
-from specframe.testing.finding import Finding, Tested, failed, noted, passed
+from specframe.testing.finding import Finding, Statistic, failed, noted, passed
 from specframe.testing.plan import PROMPTS, Plan, sampling_policies
 from specframe.testing.runs import Subject, quiet, request_of, run
 from specframe.testing.statistics import goodness_of_fit, uniformity
@@ -35,7 +35,6 @@ class Size(NamedTuple):
 
 _SIZES = {
     "temperature": Size(3, 3, 1),
-    "top-k": Size(3, 4, 2),
     "top-p": Size(3, 3, 1),
     "penalties": Size(2, 3, 1),
     "mask": Size(3, 4, 2),
@@ -48,17 +47,14 @@ def enumerations(subject: Subject, plan: Plan, *, is_deterministic: bool) -> dic
     """Return the enumerations by name; each runs when it is called."""
     return {
         f"exact law: {name}": partial(enumerate_law, subject, plan, name, is_deterministic=is_deterministic)
-        for name in _SIZES
+        for name in (*plan.policies, FAILING)
     }
 
 
 def monte_carlo(subject: Subject, plan: Plan) -> dict[str, Callable[[], Finding]]:
     """Return the Monte Carlo tests by name, and the control that shows what they can see."""
     return {
-        **{
-            f"Monte Carlo: {name}": partial(sample_law, subject, plan, name)
-            for name in sampling_policies(_MONTE_CARLO.vocab_size, frozenset())
-        },
+        **{f"Monte Carlo: {name}": partial(sample_law, subject, plan, name) for name in plan.policies},
         "Monte Carlo: control": partial(control, subject, plan),
     }
 
@@ -67,7 +63,7 @@ def enumerate_law(subject: Subject, plan: Plan, name: str, *, is_deterministic: 
     """Whether the law of whole outputs is plain decoding's, output by output, every uniform integrated."""
     if not is_deterministic:
         return Finding("skipped", "only a deterministic drafter can be enumerated")
-    size = _SIZES[name]
+    size = _SIZES.get(name, Size(3, plan.num_chained, 2))
     target = _table(size)
     request = _request(target, name.partition(",")[0], size)
     drafters = dict(subject.make(target))
@@ -102,7 +98,7 @@ def sample_law(subject: Subject, plan: Plan, policy: str) -> Finding:
         counts[run(target, drafters, strategy, seeded, generation=watching).token_ids] += 1
     probs = plain_law(target, request)
     tests = {
-        "outputs": Tested(goodness_of_fit(cast(Any, counts), cast(Any, probs)), plan.num_outputs),
+        "outputs": Statistic(goodness_of_fit(cast(Any, counts), cast(Any, probs)), plan.num_outputs),
         **transformed(transforms, plan),
     }
     if transforms.num_impossible:
@@ -110,9 +106,11 @@ def sample_law(subject: Subject, plan: Plan, policy: str) -> Finding:
     return Finding("passed", "outputs, draws and decisions have their laws", {"outputs": plan.num_outputs}, tests)
 
 
-def transformed(transforms: Transforms, plan: Plan) -> dict[str, Tested]:
+def transformed(transforms: Transforms, plan: Plan) -> dict[str, Statistic]:
     """Return the tests of uniformity of transforms by kind."""
-    return {kind: Tested(uniformity(values, plan.num_bins), len(values)) for kind, values in transforms.values.items()}
+    return {
+        kind: Statistic(uniformity(values, plan.num_bins), len(values)) for kind, values in transforms.values.items()
+    }
 
 
 def control(subject: Subject, plan: Plan) -> Finding:
@@ -138,7 +136,7 @@ def _table(size: Size) -> TableTarget:
 
 def _request(target: TableTarget, policy: str, size: Size) -> Request:
     prompt = [token % size.vocab_size for token in PROMPTS[0]]
-    arguments = sampling_policies(size.vocab_size, frozenset())[policy]
+    arguments = sampling_policies(size.vocab_size)[policy]
     return request_of(target, prompt, {"max_new_tokens": size.num_tokens, "seed": 0, **arguments})
 
 

@@ -22,11 +22,13 @@ TEMPERATURE = 0.8  # of coupled sampling on a real target
 
 def checks(subject: Subject, plan: Plan) -> dict[str, Callable[[], Finding]]:
     """Return the equalities on table targets by name; each runs when it is called."""
-    greedy = greedy_policies(VOCAB, frozenset()).keys()
-    sampled = sampling_policies(VOCAB, frozenset()).keys()
+    greedy = [name for name in greedy_policies(VOCAB) if name == "plain" or name in plan.policies]
     return {
         **{f"greedy equality: {name}": partial(on_tables, subject, plan, name, is_greedy=True) for name in greedy},
-        **{f"coupled equality: {name}": partial(on_tables, subject, plan, name, is_greedy=False) for name in sampled},
+        **{
+            f"coupled equality: {name}": partial(on_tables, subject, plan, name, is_greedy=False)
+            for name in plan.policies
+        },
     }
 
 
@@ -67,7 +69,7 @@ def _requests(
     """Yield a request without stop ids, and one that stops at an id of its text."""
     policies = greedy_policies if is_greedy else sampling_policies
     arguments = {"max_new_tokens": num_tokens, "seed": seed}
-    endless = request_of(target, prompt, {**arguments, **policies(VOCAB, frozenset())[policy]})
+    endless = request_of(target, prompt, {**arguments, **policies(VOCAB)[policy]})
     yield endless
     text = run(target, {}, Strategy(), endless).token_ids
     # Of the ids of the prompt, which drafters may know, the one that comes latest.

@@ -5,7 +5,6 @@ The plan stands in the certificate, so that nobody can look at a result first an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -15,15 +14,18 @@ from specframe.testing.grammars import CycleGrammar
 PROMPTS = ((0, 1, 2, 0, 1, 2, 2, 0, 1), (2, 1, 1, 0, 2, 1, 1))
 """They repeat themselves, so that drafters that look for repetition find some; of three ids, so that every table takes them."""
 
+POLICIES = ("temperature", "top-k", "top-p", "penalties", "mask")
+
 
 @attrs.frozen
 class Plan:
     """The sizes of a certification.
 
-    ``num_tables``, ``num_seeds``, ``lengths`` (tokens a round) and ``num_tokens`` (a generation's budget): of the equalities on
-    tables; ``num_outputs``: generations of each Monte Carlo test; ``alpha``: the odds that a right drafter fails any of the
-    statistical tests, all of them together (Holm); ``num_bins``: of the tests of uniformity; ``largest_deviation``: of an
-    enumerated probability from the target's; ``num_prompts``, ``num_target_tokens``, ``num_target_seeds``: on a real target.
+    Equalities on tables: ``num_tables``, ``num_seeds``, ``lengths`` (tokens a round), ``num_tokens`` (a generation's budget),
+    and the sampling ``policies`` by name. Laws: ``num_chained``, tokens of the outputs that are enumerated with two proposals
+    a round; ``largest_deviation`` of an enumerated probability from the target's; ``num_outputs``, generations of each Monte
+    Carlo test; ``num_bins`` of the tests of uniformity; ``alpha``, the odds that a right drafter fails any of the statistical
+    tests, all of them together (Holm). A real target: ``num_prompts``, ``num_target_tokens``, ``num_target_seeds``.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Plan:
     num_bins: int = 8
     alpha: float = 1e-4
     largest_deviation: float = 1e-12
+    num_chained: int = 4
+    policies: tuple[str, ...] = POLICIES
 
 
 FULL = Plan(
@@ -61,26 +65,26 @@ QUICK = Plan(
     num_prompts=4,
     num_target_tokens=32,
     num_target_seeds=1,
+    num_chained=3,
 )
 
 _PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2}
 
 
-def greedy_policies(vocab_size: int, stop_ids: frozenset[int]) -> dict[str, dict[str, Any]]:
+def greedy_policies(vocab_size: int, stop_ids: frozenset[int] = frozenset()) -> dict[str, dict[str, Any]]:
     """Return the arguments of greedy requests by the policy's name."""
     return {"plain": {}, "penalties": _PENALTIES, "mask": {"grammar": _mask(vocab_size, stop_ids)}}
 
 
-def sampling_policies(vocab_size: int, stop_ids: frozenset[int]) -> dict[str, dict[str, Any]]:
+def sampling_policies(vocab_size: int, stop_ids: frozenset[int] = frozenset()) -> dict[str, dict[str, Any]]:
     """Return the arguments of sampled requests by the policy's name, without seeds."""
-    policies: Mapping[str, dict[str, Any]] = {
+    return {
         "temperature": {"temperature": 0.8},
         "top-k": {"temperature": 1.0, "top_k": 2},
         "top-p": {"temperature": 1.2, "top_p": 0.8},
         "penalties": {"temperature": 0.9, **_PENALTIES},
         "mask": {"temperature": 0.9, "grammar": _mask(vocab_size, stop_ids)},
     }
-    return dict(policies)
 
 
 def _mask(vocab_size: int, stop_ids: frozenset[int]) -> CycleGrammar:

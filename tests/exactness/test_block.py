@@ -26,7 +26,7 @@ from specframe.strategy import DrafterUse, Length, Strategy
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(0)]
 
 POLICIES: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": {"temperature": 0.8, "top_p": 0.95, "seed": 0}}
-DRAFT = DrafterUse("draft_model", {})
+DRAFT = DrafterUse("draft_model", {"layers": 8})  # the target's own: many of its proposals are wrong, some are right
 SPECULATION = {
     "prompt lookup": lookup_strategy(12),
     "draft model": Strategy(name="draft", length=Length(max_tokens=4), drafters=(DRAFT,)),

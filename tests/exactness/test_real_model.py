@@ -124,8 +124,9 @@ def generate(run: Run, strategy: Strategy, item: WorkItem, **policy: Any) -> spe
 
 
 def draft_strategy(length: int) -> Strategy:
-    """Return the demo draft with ``length`` proposals in every round."""
-    return Strategy(name="draft_model", length=Length(max_tokens=length), drafters=(DrafterUse("draft_model"),))
+    """Return the target's own first layers as a draft, with ``length`` proposals in every round."""
+    draft = DrafterUse("draft_model", {"layers": 8})
+    return Strategy(name="draft_model", length=Length(max_tokens=length), drafters=(draft,))
 
 
 def test_plain_and_lookup_greedy_equal_generate(run: Run) -> None:
@@ -152,7 +153,7 @@ def test_lookup_coupled_equals_plain_sampling(run: Run) -> None:
 
 
 def test_draft_equals_plain(run: Run) -> None:
-    """The demo draft gives plain decoding's ids at every proposal length, greedy and coupled."""
+    """A draft model gives plain decoding's ids at every proposal length, greedy and coupled."""
     policies: dict[str, dict[str, Any]] = {
         "greedy": {},
         "coupled": {"temperature": TEMPERATURE, "top_p": TOP_P, "seed": 0},

@@ -151,7 +151,7 @@ def test_draws_end_before_a_row_that_is_not_confident():
 def test_confidence_is_about_what_can_be_drawn(row, target_ids, num_proposed):
     """A column without a target id that counts as the likeliest lets draws go on where the draft knows nothing."""
     ids = torch.tensor(target_ids) if target_ids is not None else None
-    runner = TableRunner(lambda context: row, lambda fed: None)
+    runner = TableRunner(lambda context: row)
     made = DraftModel(Network(runner, ids), DraftModelOptions(model="unused", min_confidence=0.6))
     session = session_of(made, vocab_size=2)
     session.commit(Commit((0, 1), 0))

@@ -14,7 +14,7 @@ from specframe import DrafterUse, Engine, Strategy, TransformersTarget
 from specframe.cli import main
 from specframe.testing import QUICK, certifier, plan
 
-SMALL = attrs.evolve(QUICK, num_outputs=100, num_tokens=8, num_target_tokens=8)
+SMALL = attrs.evolve(QUICK, num_outputs=100, num_tokens=8, num_target_tokens=8, policies=("temperature",))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_certified_drafter_exits_with_0(run, tmp_path):
     )
     assert code == 0
     assert "prompt_lookup is certified" in out
-    assert "exact law: top-p" in out
+    assert "exact law: temperature" in out
     assert err.startswith("plan 'quick': 100 outputs a Monte Carlo test")
     record = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
     assert record["verdict"] == "certified"

@@ -17,7 +17,7 @@ SUBJECT = Subject("it", lambda target: {"it": Adversary(lambda context, index: N
 
 def test_the_code_of_the_page_runs(monkeypatch, capsys):
     """From the first block to the last, as a reader would paste them."""
-    quick = attrs.evolve(QUICK, num_outputs=200, num_bins=8)
+    quick = attrs.evolve(QUICK, num_outputs=200, policies=("temperature",))
     monkeypatch.setattr("specframe.testing.QUICK", quick)
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)

@@ -80,9 +80,9 @@ def test_what_is_not_deterministic_is_not_enumerated():
     assert found.status == "skipped"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["temperature", "mask"])
 def test_the_shipped_loop_passes_monte_carlo(policy):
-    """Five tests each; with odds of 1e-6 a test, all twenty-five raise a false alarm once in 40,000 changes of a seed."""
+    """Five tests each with odds of 1e-6: a change of seeds raises a false alarm once in 100,000 times."""
     found = sample_law(drawing(), QUICK, policy)
     assert found.status == "passed"
     assert all(tested.p_value is not None for tested in found.tests.values()), found.tests

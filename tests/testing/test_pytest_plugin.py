@@ -16,7 +16,7 @@ TESTS = """
 from specframe.testing import Adversary, Plan
 
 PLAN = Plan("tiny", num_tables=1, num_seeds=1, lengths=(2,), num_tokens=6, num_outputs=40, num_prompts=1,
-            num_target_tokens=4, num_target_seeds=1)
+            num_target_tokens=4, num_target_seeds=1, policies=("temperature",))
 
 def test_a_drafter_is_certified(certify_drafter):
     certificate = certify_drafter(lambda facts: Adversary(lambda context, index: context[-2]), plan=PLAN)
