@@ -147,6 +147,21 @@ def test_the_first_space_of_a_text_is_the_tokenizers_own():
     assert (ours.mask(ours.start_inside) == theirs.mask(theirs.start_inside)).all()
 
 
+def test_a_text_that_is_too_much_for_the_parser_does_not_spoil_the_grammar():
+    """Prevents a kept grammar from failing for every request after the one that met a bound of the parser's."""
+    rules = [f'r{n}: "a" | r{n} r{(n + 1) % 60}' for n in range(60)]
+    grammar = lark("\n".join([f"start: ({' | '.join(f'r{n}' for n in range(60))})*", *rules]))
+    mask = grammar.mask(grammar.start)
+    state = grammar.start
+    with pytest.raises(GrammarError, match=r"^the parser failed: Parser Error: Current row has \d+ items[^\n]*$"):
+        for _ in range(100):
+            grammar.mask(state)
+            state = grammar.advance(state, ord("a"))
+    grammar.start.packed = None
+    assert (grammar.mask(grammar.start) == mask).all()
+    assert (grammar.mask(after(grammar, b"aa"))).any()
+
+
 def test_every_first_id_that_is_allowed_is_taken():
     """Prevents a first id from being let in by its own text and refused when that is fed to the parser."""
     tokenizer = sentencepiece_tokenizer()
