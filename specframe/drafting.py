@@ -113,13 +113,16 @@ class Drafting:
     def _guarded(self, name: str, call: str) -> Iterator[None]:
         """Time a call into a drafter; whatever it raises switches the drafter off, ``DrafterExhausted`` without a complaint.
 
-        Except the grammar's failure, which is the target's, and an interrupt, which is the user's. Exceptions that are no
-        ``Exception``, such as a panic in an extension module, are the drafter's too.
+        Except the grammar's failure, which only ends the draft: it is the target's, where the target comes to it. And an
+        interrupt, which is the user's. Exceptions that are no ``Exception``, such as a panic in an extension module, are the
+        drafter's too.
         """
         start = self._clock()
         try:
             yield
-        except (GrammarError, KeyboardInterrupt):
+        except GrammarError:
+            pass
+        except KeyboardInterrupt:
             raise
         except DrafterExhausted as error:
             _logger.info("drafter '%s' is off for this request: %s", name, error)

@@ -19,7 +19,7 @@ from specframe import (
     TransformersTarget,
     pure,
 )
-from specframe.testing import Oracle, RandomOffers, TableTarget
+from specframe.testing import Oracle, RandomOffers, RecordedSession, TableTarget
 
 
 def test_a_closed_stream_keeps_what_was_emitted():
@@ -148,6 +148,43 @@ def test_whatever_fails_late_keeps_what_was_emitted(kind):
         engine.generate([1, 2], max_new_tokens=10, **arguments)
     assert caught.value.token_ids == tuple(table.greedy([1, 2], 4))
     assert engine.generate([1, 2], max_new_tokens=4).token_ids == caught.value.token_ids
+
+
+@pytest.mark.parametrize("error", [GrammarError("too complex"), ZeroDivisionError(), BaseException("a panic")])
+@pytest.mark.parametrize("place", ["mask", "advance"])
+def test_a_grammar_that_fails_behind_a_drafted_token_ends_the_draft(place, error):
+    """Prevents a draft from ending a generation: the target never comes to where the grammar fails."""
+    table = random_table()
+    expected = table.greedy([1, 2], 8)
+    wrong = next(token for token in range(12) if token not in expected)
+
+    class Fragile:
+        start = -1
+
+        def mask(self, state):
+            if place == "mask" and state == wrong:
+                raise error
+            return torch.ones(12, dtype=torch.bool).numpy()
+
+        def advance(self, state, token):
+            if place == "advance" and token == wrong:
+                raise error
+            return token
+
+        def is_final(self, state):
+            return False
+
+    class Offers:
+        def open(self, request):
+            return RecordedSession(request, lambda round: round.offer(wrong))
+
+        def reset(self): ...
+        def close(self): ...
+
+    result = engine_on(table, Offers()).generate([1, 2], max_new_tokens=8, grammar=Fragile())
+    assert result.token_ids == tuple(expected)
+    assert result.stats.num_proposed > 3
+    assert not result.events
 
 
 def test_a_grammars_failure_is_not_the_drafters():

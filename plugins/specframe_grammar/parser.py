@@ -30,6 +30,10 @@ _HEADER = '%llguidance {"no_forcing": true}\n'
 _PLACE = re.compile(r"(?:at )?(?P<line>\d+)\((?P<column>\d+)\): (?:failed to compile JSON schema: )?")
 _QUOTATION = re.compile(r"\n *(?:\d+ \||<)")
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# Without \u a name has one spelling; with it, a property that a schema names could be spelled as another one. The parser
+# drops characters that have no spelling then.
+_JSON_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
+_CONTROL = re.compile("\\\\u00|\x7f")
 _EVERY_BYTE = range(256)
 
 
@@ -165,11 +169,14 @@ def compile_json_schema(source: str, facts: specframe.TargetFacts) -> ParserGram
     except ValueError as error:
         raise specframe.InvalidGrammar("json_schema", f"the source must be JSON: {error}") from error
     schema.check(parsed)
+    if _CONTROL.search(json.dumps(parsed, ensure_ascii=False).replace("\\\\", "")):
+        problem = "control characters other than \\b, \\f, \\n, \\r and \\t cannot be written"
+        raise specframe.InvalidGrammar("json_schema", problem, way_out="leave them out")
     if parsed is False:
         raise specframe.InvalidGrammar("json_schema", "no JSON satisfies it")
     styled = {} if parsed is True else dict(parsed)
     style = styled.get("x-guidance", {})
-    styled["x-guidance"] = style if style.get("whitespace_flexible") else {**_JSON_STYLE, **style}
+    styled["x-guidance"] = {**_JSON_ESCAPES, **({} if style.get("whitespace_flexible") else _JSON_STYLE), **style}
     return ParserGrammar("json_schema", f"start: %json {json.dumps(styled)}", Vocabulary.of(facts))
 
 

@@ -77,6 +77,13 @@ def _check_keywords(place: Place) -> None:
             )
     if place.schema.get("enum") == []:
         raise _invalid("'enum' must hold at least one value", place.pointer)
+    least, required = place.schema.get("minProperties"), place.schema.get("required", [])
+    if isinstance(least, int) and isinstance(required, list) and least > len(set(map(str, required))) + 1:
+        raise _invalid(
+            f"'minProperties' of {least} is not enforced, for names that are not required may repeat",
+            place.pointer,
+            "require the properties by name",
+        )
 
 
 def _check_reference(place: Place, places: Mapping[str, Place]) -> None:

@@ -147,6 +147,21 @@ def test_the_first_space_of_a_text_is_the_tokenizers_own():
     assert (ours.mask(ours.start_inside) == theirs.mask(theirs.start_inside)).all()
 
 
+def test_a_text_that_is_too_much_for_the_parser_does_not_spoil_the_grammar():
+    """Prevents a kept grammar from failing for every request after the one that met a bound of the parser's."""
+    rules = [f'r{n}: "a" | r{n} r{(n + 1) % 60}' for n in range(60)]
+    grammar = lark("\n".join([f"start: ({' | '.join(f'r{n}' for n in range(60))})*", *rules]))
+    mask = grammar.mask(grammar.start)
+    state = grammar.start
+    with pytest.raises(GrammarError, match=r"^the parser failed: Parser Error: Current row has \d+ items[^\n]*$"):
+        for _ in range(100):
+            grammar.mask(state)
+            state = grammar.advance(state, ord("a"))
+    grammar.start.packed = None
+    assert (grammar.mask(grammar.start) == mask).all()
+    assert (grammar.mask(after(grammar, b"aa"))).any()
+
+
 def test_every_first_id_that_is_allowed_is_taken():
     """Prevents a first id from being let in by its own text and refused when that is fed to the parser."""
     tokenizer = sentencepiece_tokenizer()
@@ -264,6 +279,12 @@ def test_no_invalid_instance_of_the_public_suite_can_be_generated():
         ),
         ("json_schema", '{"allOf": [{"type": "string"}, {"type": "integer"}]}', "Unsatisfiable schema: incompatible"),
         ("json_schema", '{"type": "strin"}', "Invalid type: strin"),
+        (
+            "json_schema",
+            r'{"enum": ["a\u0000b"]}',
+            r"control characters other than .* cannot be written; leave them out",
+        ),
+        ("json_schema", '{"properties": {"a\x7f": {}}}', "control characters"),
         ("json_schema", '{"type": "string", "format": "byte"}', "Unknown format: byte"),
         ("json_schema", '{"oneOf": [{"type": "string"}, {"type": "string"}]}', "oneOf constraints are not supported"),
         ("json_schema", '{"$ref": "http://example.com/x"}', "http://example.com/x"),
@@ -306,10 +327,33 @@ def test_white_space_is_that_of_json_dumps_unless_the_schema_says_otherwise():
     assert takes(flexible, json.dumps({"a": [1, 2]}, indent=2))
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+        {"patternProperties": {"^a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+        {"properties": {"a": False}},
+    ],
+)
+@pytest.mark.parametrize("style", [{}, {"x-guidance": {"whitespace_flexible": True}}])
+def test_a_name_has_one_spelling(schema, style):
+    """Prevents a property that the schema names from being spelled with an escape, and so taken for another one."""
+    grammar = compiled({"type": "object", **schema, **style})
+    assert takes(grammar, '{"b": "x", "é\\n\\"": "x"}')
+    assert not takes(grammar, '{"a": "x"}')
+    assert not takes(grammar, '{"\\u0061": "x"}')
+
+
 def test_lark_grammars_recurse():
     grammar = lark('start: "(" start ")" | /[a-z]+/')
     assert takes(grammar, "((ab))")
     assert not takes(grammar, "((ab)")
+
+
+@pytest.mark.parametrize("text", ["\\u0000", "\\\\u0000", '\n\t\r\b\f"\\', "é😀", "/"])
+def test_constants_are_written_as_json_dumps_does(text):
+    """Backslashes that only look like escapes of control characters among them."""
+    assert takes(compiled({"const": text}), json.dumps(text, ensure_ascii=False))
 
 
 def test_a_missing_package_is_told_with_the_way_out(monkeypatch):

@@ -18,6 +18,8 @@ from specframe_grammar import schema
         ({"$defs": {"x": {"contains": {}}}}, "keyword 'contains' .*at '/\\$defs/x'"),
         ({"enum": []}, "'enum' must hold at least one value"),
         ({"properties": {"x": {"enum": []}}}, "'enum' must hold .*at '/properties/x'"),
+        ({"minProperties": 2}, "'minProperties' of 2 is not enforced.* may repeat"),
+        ({"minProperties": 3, "required": ["a", "a"]}, "'minProperties' of 3 is not enforced"),
         ({"items": 5}, "must be an object or a boolean"),
         ({"anyOf": {}}, "'anyOf' must be a list of schemas"),
         ({"properties": []}, "'properties' must be an object of schemas"),
@@ -38,7 +40,7 @@ def test_properties_may_be_named_like_keywords():
         {"properties": {"not": {"enum": ["if"]}, "uniqueItems": True}, "required": ["not"], "const": {"not": 1}}
     )
     schema.check(True)
-    schema.check({"items": {"x-note": 1}})
+    schema.check({"items": {"x-note": 1}, "minProperties": 3, "required": ["a", "b"]})
     schema.check({"$schema": "x", "title": "t", "description": "d", "default": {"not": 1}, "examples": [{"if": 1}]})
 
 
