@@ -167,7 +167,7 @@ def test_only_what_was_given_is_passed_on(run: Callable[..., Outcome], engine: F
     """No sampling value is implied: the engine's own defaults hold."""
     run("generate", "Hello")
 
-    assert engine.loaded == {"model": "demo", "strategy": "none", "dtype": None, "device": None}
+    assert engine.loaded == {"model": "demo", "strategy": "none", "dtype": None, "device": None, "kernel": None}
     assert engine.prompt == "Hello"
     assert engine.arguments == {"max_new_tokens": 256, "log_probs": False}
 
@@ -188,11 +188,12 @@ def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: Fa
         "seed": 7,
     }
     words = [word for name, value in sampling.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    where = ("--target", "some/folder", "--strategy", "mine.toml", "--dtype", "bfloat16")
+    where = ("--target", "some/folder", "--strategy", "mine.toml", "--dtype", "bfloat16", "--kernel", "block:8")
     rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs")
 
     assert run("generate", "Hello", *words, *where, *rest).code == 0
-    assert engine.loaded == {"model": "some/folder", "strategy": "mine.toml", "dtype": "bfloat16", "device": None}
+    loaded = {"model": "some/folder", "strategy": "mine.toml", "dtype": "bfloat16", "device": None, "kernel": "block:8"}
+    assert engine.loaded == loaded
     assert engine.arguments == {**sampling, "stop": ["END", "\n\n"], "max_new_tokens": 16, "log_probs": True}
 
 

@@ -444,7 +444,7 @@ class Failing:
         self._good = random_table(vocab_size=vocab_size, order=64)._rows
 
     def __call__(self, ids):
-        row = self._good(ids)
+        row = list(self._good(ids))
         if self.is_on and len(ids) >= self.at:
             if self.bad is None:
                 raise RuntimeError("device lost")

@@ -249,8 +249,7 @@ def random_table(
 
     @functools.cache
     def row(ids: tuple[int, ...]) -> Row:
-        logits: list[float] = np.random.default_rng([seed, *ids]).normal(0, spread, vocab_size).tolist()
-        return logits
+        return tuple(np.random.default_rng([seed, *ids]).normal(0, spread, vocab_size).tolist())
 
     return TableTarget(row, vocab_size=vocab_size, order=order, **options)
 

@@ -85,8 +85,10 @@ def test_the_shipped_loop_passes_monte_carlo(policy):
     """Five tests each with odds of 1e-6: a change of seeds raises a false alarm once in 100,000 times."""
     found = sample_law(drawing(), QUICK, policy)
     assert found.status == "passed"
-    assert all(tested.p_value is not None for tested in found.tests.values()), found.tests
-    assert min(tested.p_value for tested in found.tests.values()) > 1e-6
+    p_values = {name: tested.p_value for name, tested in found.tests.items() if tested.p_value is not None}
+    # Where a mask leaves two ids, a correction has no choice.
+    assert found.tests.keys() - p_values.keys() <= ({"corrections"} if policy == "mask" else set())
+    assert min(p_values.values()) > 1e-6
 
 
 @pytest.mark.parametrize(
