@@ -28,11 +28,14 @@ test: $(TESTABLE)
 	$(BIN)/python -m pytest
 
 exactness: $(INSTALLED)
-	$(BIN)/python -m pytest tests/exactness --full --results docs/results/exactness.json
+	$(BIN)/python -m pytest tests/exactness tests/testing --full --results docs/results/exactness.json
+	$(BIN)/python docs/tables.py
 
 bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
 	$(BIN)/python -m specframe.bench.grammar -o docs/results/grammar.json
+	$(BIN)/python -m specframe.bench.kernel -o docs/results/kernel.json
+	$(BIN)/python docs/tables.py
 
 # The identity of the demo weights; a test compares it with what is installed.
 manifests: $(INSTALLED)

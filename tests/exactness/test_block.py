@@ -127,26 +127,35 @@ def check(run: Run, dtype: str, group: str, prompts: list[list[int]], num_tokens
     run.results.setdefault("kernel", {})[dtype] = plain.results[0].kernel
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "policy"),
+    [
+        ("bfloat16", "coupled"),
+        pytest.param("bfloat16", "greedy", marks=pytest.mark.slow),
+        pytest.param("float32", "coupled", marks=pytest.mark.slow),
+        pytest.param("float32", "greedy", marks=pytest.mark.slow),
+    ],
+)
 def test_speculation_is_bitwise_plain_decoding(run: Run, dtype: str, policy: str) -> None:
     """Tokens, rows, keys and values over the prompts of the core, whoever proposes."""
     for _, prompt in run.prompts(dtype):
-        check(run, dtype, dtype, [prompt], 128 if run.is_full else 16, policy)
+        check(run, dtype, dtype, [prompt], 128 if run.is_full else 12, policy)
     accepted = [counts["accepted"] for group, counts in run.results.items() if group.startswith(dtype)]
     assert sum(accepted) > 0
 
 
-@pytest.mark.parametrize("edge", [512, pytest.param(2048, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("edge", [512, 2048])
 def test_contexts_that_cross_an_edge(run: Run, edge: int) -> None:
     """Kernels change their ways at certain key lengths; decoding crosses them."""
     dtype = "bfloat16"
     (_, prompt), *_ = run.prompts(dtype)
-    num_tokens = 48 if run.is_full else 12
+    num_tokens = 48
     long = (prompt[:-8] * (edge // len(prompt) + 2))[: edge - num_tokens // 2 - 8] + prompt[-8:]
     check(run, dtype, f"{dtype} across {edge}", [long], num_tokens, "greedy")
 
 
+@pytest.mark.slow
 def test_three_turns_of_a_chat(run: Run) -> None:
     """The prefix that an earlier turn left is that of plain decoding, so later turns compute from the same keys."""
     dtype = "bfloat16"
@@ -155,9 +164,9 @@ def test_three_turns_of_a_chat(run: Run) -> None:
     prompts = []
     for question in ("And three lakes?", "Which of them is the longest?", ""):
         prompts.append(encode(messages, target.facts))
-        answer = decode(target, Strategy(), prompts, 24 if run.is_full else 8, {}).results[-1]
+        answer = decode(target, Strategy(), prompts, 24, {}).results[-1]
         messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": question}]
-    check(run, dtype, f"{dtype}, three turns", prompts, 24 if run.is_full else 8, "greedy")
+    check(run, dtype, f"{dtype}, three turns", prompts, 24, "greedy")
 
 
 @pytest.mark.slow
