@@ -13,7 +13,7 @@ from specframe.grammar import Forced, State, TextGrammar
 
 
 class Canonical:
-    """A grammar whose forced text has one spelling: its own pieces, as far as nothing after them can change them."""
+    """A grammar whose forced text has one spelling: its pieces ``Forced.ids``; where only held ones are left, any."""
 
     def __init__(self, grammar: TextGrammar) -> None:
         self._grammar = grammar

@@ -19,8 +19,8 @@ State = Any
 class Forced(NamedTuple):
     """Text that a grammar forces, tokenised canonically.
 
-    ``ids`` are pieces that nothing after them can change; ``held`` the ones behind, which could still merge with what
-    follows. Both are empty where nothing is forced.
+    ``ids`` are its pieces as far as no entry of the vocabulary reaches from them, or from before them, over the end of the
+    text; ``held`` the ones behind, which could still merge with what follows. Both are empty where nothing is forced.
     """
 
     ids: tuple[int, ...] = ()

@@ -63,10 +63,10 @@ class ParserGrammar:
         self._most_masked = most_masks(len(vocabulary.texts))
         self.start_inside = self._at = Node()
         self.start = Node() if vocabulary.has_first else self.start_inside
-        if vocabulary.has_first:
-            first = _tokenizer(vocabulary, vocabulary.first_texts)
-            self._first_mask = _unpacked(_matcher(language, source, first), len(vocabulary.texts))
         try:
+            if vocabulary.has_first:
+                first = _tokenizer(vocabulary, vocabulary.first_texts)
+                self._first_mask = _unpacked(_matcher(language, source, first), len(vocabulary.texts))
             is_possible = bool(self.mask(self.start).any()) or self.is_final(self.start)
         except specframe.GrammarError:  # llguidance tells it at the first mask
             is_possible = False

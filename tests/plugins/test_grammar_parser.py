@@ -162,6 +162,14 @@ def test_a_text_that_is_too_much_for_the_parser_does_not_spoil_the_grammar():
     assert (grammar.mask(after(grammar, b"aa"))).any()
 
 
+def test_what_no_text_satisfies_is_told_of_every_tokenizer():
+    """Prevents an error of another type where the first id of an output adds another text than a later one."""
+    tokenizer = sentencepiece_tokenizer()
+    facts = TargetFacts(vocab_size=len(tokenizer), stop_ids=frozenset({tokenizer.eos_token_id}), tokenizer=tokenizer)
+    with pytest.raises(InvalidGrammar, match="no text of this tokenizer's tokens satisfies it"):
+        compile_lark('start: start "a"', facts)
+
+
 def test_every_first_id_that_is_allowed_is_taken():
     """Prevents a first id from being let in by its own text and refused when that is fed to the parser."""
     tokenizer = sentencepiece_tokenizer()
