@@ -25,7 +25,7 @@ from specframe.testing.scripted import UniformKey
 from specframe.verify import Choice, Residual, Row, Rule, verify
 
 GRID = 1 << 53
-_PROBE_WIDTH = GRID >> 3  # every interval this wide is probed, in case two steps cancel between its ends
+_PROBE_WIDTH = GRID >> 2  # every interval this wide is probed, in case two steps cancel between its ends
 _NEAR = 16  # grid points by which rounding may shift a suggested step
 
 T = TypeVar("T", bound=Hashable)
@@ -72,7 +72,7 @@ def integrate(run: Callable[[Integrand], T]) -> dict[T, Fraction]:
 
     ``run`` must be a function of the uniforms it asks for, and behave as a step function of each, given those before;
     what is seen of its behaviour is its next ask, its notes and its result. Steps are found to the grid point; a dent
-    narrower than 1/8 that leaves both neighbours equal is the one thing that could be missed, and no inverse-CDF draw
+    narrower than 1/4 that leaves both neighbours equal is the one thing that could be missed, and no inverse-CDF draw
     or threshold has one, for each of its values has one interval.
     """
     law: dict[T, Fraction] = {}
