@@ -182,7 +182,7 @@ def test_an_engine_brings_its_kernel(tmp_path, monkeypatch):
     """A certificate of an engine under blocks says so, and its rows are compared within the block."""
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path))
     engine = Engine(TransformersTarget(shared_model()), {"dice": RandomOffers(2)}, strategy=Strategy(kernel="block:4"))
-    certificate = certify_strategy(Strategy(name="dice"), engine=engine, plan=SMALL)
+    certificate = certify_strategy(Strategy(name="dice"), engine=engine, plan=BRIEF)
     checks = {check.name: check for check in certificate.checks}
     assert checks["target: kernel"].figures["kernel"] == "block:4"
     assert set(checks["target: kernel"].figures["differences"]) == {1, 2, 4}
