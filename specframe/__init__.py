@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specframe._version import __version__
+from specframe.cancel import CancelToken
 from specframe.errors import (
     CacheError,
     CacheFolderError,
@@ -26,6 +27,7 @@ from specframe.errors import (
     InvalidWorkload,
     LoadError,
     MissingPackage,
+    OverBudget,
     PluginError,
     ProposalError,
     SpecframeError,
@@ -34,6 +36,8 @@ from specframe.errors import (
     TargetError,
     UnknownName,
     UnsupportedModel,
+    WorkerError,
+    WorkerRestarting,
 )
 from specframe.grammar import Forced, Grammar, TextGrammar
 from specframe.hookspecs import hookimpl
@@ -115,6 +119,7 @@ __all__ = [
     "Arguments",
     "CacheError",
     "CacheFolderError",
+    "CancelToken",
     "Commit",
     "Distribution",
     "DraftRequest",
@@ -147,6 +152,7 @@ __all__ = [
     "Manifest",
     "MissingPackage",
     "Needs",
+    "OverBudget",
     "Piece",
     "PluginError",
     "PositionStats",
@@ -174,6 +180,8 @@ __all__ = [
     "UnsupportedModel",
     "Verification",
     "Views",
+    "WorkerError",
+    "WorkerRestarting",
     "__version__",
     "as_custom_generate",
     "hookimpl",

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import torch
 
 from specframe.distribution import NotADistribution
-from specframe.drafting import Drafting
+from specframe.drafting import Drafting, Terms
 from specframe.drawing import DraftContext
 from specframe.errors import TargetError
 from specframe.lengths import LengthPolicy, make_policy
 from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure, is_replayable
-from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round
+from specframe.proposal import Commit, Drafter, Proposal, Round
 from specframe.random import CounterRandom, Random
+from specframe.readonly import draft_request
 from specframe.records import Event, RoundRecord
 from specframe.request import Request
 from specframe.rows import CertainRow, ChosenRow, Row
@@ -54,6 +55,7 @@ class Generation:
         kernel: Kernel = SINGLE,
         request_id: int,
         table: TokenBytes | None,
+        terms: Mapping[str, Terms] = {},
         random: Random | None = None,
         lengths: LengthPolicy | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -63,7 +65,7 @@ class Generation:
         self.request, self.request_id, self.kernel = request, request_id, kernel
         self._clock, self._keep_entropies = clock, keep_entropies
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
-        self._drafters = drafters
+        self._drafters, self._terms = drafters, terms
         facts = target.facts
         self.token_ids: list[int] = []
         self.log_probs: list[float] = []
@@ -316,18 +318,13 @@ class Generation:
     def _opened_drafting(self) -> Drafting:
         """Return the draft sessions, opened when first needed and told the ids so far."""
         if self._drafting is None:
-            request = DraftRequest(
-                prompt_ids=self.request.prompt_ids,
-                facts=self._target.facts,
-                policy=self.request.policy,
-                stop_ids=self.request.stop_ids,
-                grammar=self.request.grammar,
-            )
+            request = draft_request(self.request, self._target.facts)
             round_id, num_prompt = len(self.records), len(request.prompt_ids)
             self._drafting = Drafting(
                 self._lengths,
                 round_id=round_id,
                 mode=self._strategy.mode,
+                terms=self._terms,
                 clock=self._clock,
                 keep_entropies=self._keep_entropies,
             )

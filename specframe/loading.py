@@ -19,7 +19,7 @@ from specframe.manifest.remember import stamp
 from specframe.manifest.source import Source, has_tokenizer, open_source
 from specframe.manifest.tensors import weigh, weigh_folder, weight_files
 from specframe.proposal import Views
-from specframe.resolve import check_needs, has_needs, read_pin, resolve_with_plugins, structured_options
+from specframe.resolve import check_needs, check_use, has_needs, read_pin, resolve_with_plugins
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget, check_type
 
@@ -44,7 +44,7 @@ def load(
     if kernel is not None:
         resolved = attrs.evolve(resolved, kernel=kernel)
     for use in resolved.drafters:
-        structured_options(use, plugins)
+        check_use(use, plugins)
     pin = read_pin(resolved)
 
     def admit(source: Source, identity: Manifest) -> None:

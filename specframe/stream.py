@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
+from specframe.cancel import Ending
 from specframe.errors import EngineBusy, GenerationError, StreamNotFinished
 from specframe.generation import Generation, Piece
 from specframe.records import Event, RoundRecord, Stats, summarise
@@ -23,11 +24,11 @@ class Result:
     """A finished generation.
 
     ``token_ids``: the generated ids, a stop id included; ``text``: without stop strings and special tokens;
-    ``finish_reason``: ``stop``, ``length``, or ``cancelled`` for a stream that was closed early; ``stop_match``: the stop id
-    or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``bitwise``, ``token-exact`` or
-    ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``length_policy``: what decided how much was proposed, with
-    its version; ``log_probs``: natural logarithms of the model's probabilities of ``token_ids``, before any processing, if
-    asked for.
+    ``finish_reason``: ``stop``, ``length``, ``cancelled`` (by its token, or a stream that was closed early) or ``deadline``;
+    ``stop_match``: the stop id or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``:
+    ``bitwise``, ``token-exact`` or ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``length_policy``: what
+    decided how much was proposed, with its version; ``log_probs``: natural logarithms of the model's probabilities of
+    ``token_ids``, before any processing, if asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -44,6 +45,9 @@ class Result:
     log_probs: tuple[float, ...] | None = attrs.field(default=None, repr=False)
 
 
+_POLL_S = 0.02  # between two looks at whether a request that waits for its turn still wants it
+
+
 class Hold:
     """The right to use a target: one generation at a time, the others wait. One for each target, whatever its engines."""
 
@@ -52,14 +56,25 @@ class Hold:
         self._thread_id: int | None = None
 
     def __enter__(self) -> Hold:
-        if not self._lock.acquire(blocking=False):
-            if self._thread_id == threading.get_ident():
-                raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
-            self._lock.acquire()
-        self.renew()
+        self.take()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def take(self, is_over: Callable[[], bool] | None = None) -> bool:
+        """Wait for the turn; return whether it came before ``is_over`` told to wait no more."""
+        if not self._lock.acquire(blocking=False):
+            if self._thread_id == threading.get_ident():
+                raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
+            while not self._lock.acquire(timeout=-1 if is_over is None else _POLL_S):
+                if is_over is not None and is_over():
+                    return False
+        self.renew()
+        return True
+
+    def release(self) -> None:
+        """Let the next one have its turn."""
         self._thread_id = None
         self._lock.release()
 
@@ -79,13 +94,14 @@ def hold_of(target: Target) -> Hold:
 class Stream(Iterator[Piece]):
     """A generation in pieces, one a round; the target is taken at the first and free again after the last.
 
-    ``close`` ends it early, between rounds, from any thread; ``result`` is there after the last piece, or after ``close``
-    with ``finish_reason`` ``cancelled``.
+    ``close`` ends it early, between rounds, from any thread, and so does what ``ending`` tells; ``result`` is there after the
+    last piece, or after ``close``, and its ``finish_reason`` says what ended it. A last piece may hold text only: what was
+    held for a stop string that did not come.
     """
 
-    def __init__(self, begin: Callable[[], Generation], hold: Hold) -> None:
-        self._begin, self._hold = begin, hold
-        self._is_cancelled = False
+    def __init__(self, begin: Callable[[], Generation], hold: Hold, ending: Ending) -> None:
+        self._begin, self._hold, self._ending = begin, hold, ending
+        self._is_closed = False
         self._result: Result | None = None
         self._pieces = self._generate()
 
@@ -109,10 +125,10 @@ class Stream(Iterator[Piece]):
 
     def close(self) -> None:
         """End the generation and free the target; nothing more is emitted."""
-        self._is_cancelled = True
+        self._is_closed = True
         try:
             self._pieces.close()
-        except ValueError:  # a round is running in another thread, and will be the last
+        except ValueError:  # it runs in another thread, where this round will be the last
             return
 
     def __enter__(self) -> Stream:
@@ -124,19 +140,32 @@ class Stream(Iterator[Piece]):
         self.close()
 
     def _generate(self) -> Generator[Piece, None, None]:
-        with self._hold:
+        if not self._hold.take(lambda: self._early is not None):
+            if self._is_closed:
+                return
+            raise EngineBusy(f"the target was in use until this request ended ({self._early}); nothing of it ran")
+        try:
             generation = self._begin()
             try:
-                while not generation.is_done and not self._is_cancelled:
+                while not generation.is_done and self._early is None:
                     self._hold.renew()
                     piece = _step(generation)
                     try:
                         yield piece
                     except GeneratorExit:
-                        self._is_cancelled = True
+                        self._is_closed = True
             finally:
                 generation.close()
-            self._result = _finish(generation)
+            self._result, held = _finish(generation, self._early)
+        finally:
+            self._hold.release()
+        if held and not self._is_closed:
+            yield Piece(held, ())
+
+    @property
+    def _early(self) -> str | None:
+        """Why the generation is to end before its text does, or None."""
+        return "cancelled" if self._is_closed else self._ending.reason
 
 
 def _step(generation: Generation) -> Piece:
@@ -150,12 +179,14 @@ def _step(generation: Generation) -> Piece:
         ) from error
 
 
-def _finish(generation: Generation) -> Result:
-    generation.stopper.end("cancelled")  # changes nothing where it has ended already
+def _finish(generation: Generation, early: str | None) -> tuple[Result, str]:
+    """Return the result of a generation that is over, and the text in it that no piece had."""
     request, stopper = generation.request, generation.stopper
-    return Result(
+    stopper.end(early or "cancelled")  # changes nothing where it has ended already
+    held = stopper.take_text()
+    result = Result(
         token_ids=tuple(generation.token_ids),
-        text=generation.text + stopper.take_text(),
+        text=generation.text + held,
         finish_reason=stopper.reason or "cancelled",
         stop_match=stopper.match,
         seed=request.seed,
@@ -167,3 +198,4 @@ def _finish(generation: Generation) -> Result:
         events=generation.events,
         log_probs=tuple(generation.log_probs) if request.log_probs else None,
     )
+    return result, held

@@ -21,7 +21,7 @@ from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedMod
 from specframe.kernel import circumstances, grant
 from specframe.proposal import TargetFacts
 from specframe.target import SINGLE, Kernel, Ticket, Verification
-from specframe.views import ModelViews
+from specframe.views import Loans, ModelViews
 
 _REVERSIBLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
@@ -45,6 +45,7 @@ class TransformersTarget:
         self._attention = AttentionSwap(model)
         self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
+        self.loans = Loans()
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
         self._cache_made_by: tuple[Any, ...] = ()
@@ -61,7 +62,7 @@ class TransformersTarget:
 
     def views(self, names: frozenset[str]) -> ModelViews:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
-        return ModelViews(self.model, names)
+        return ModelViews(self.model, names, self.loans)
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Return the weights, a tied one as often as it is used, and the cache's buffers."""
@@ -160,6 +161,7 @@ class TransformersSession:
         self._cache = target.cache
         self._transaction = self._cache.begin()
         self.epoch = 0
+        target.loans.begin()
 
     @property
     def num_committed(self) -> int:
@@ -228,6 +230,7 @@ class TransformersSession:
     def close(self) -> None:
         """Roll back what is provisional and give the cache back."""
         self.epoch += 1
+        self._target.loans.written()  # noted before somebody may write who is allowed to
         self._transaction.finalize()
 
     def _feed(self, ticket: Ticket, ids: Sequence[int], *, num_rows: int, shape: int | None) -> torch.Tensor:
@@ -236,6 +239,13 @@ class TransformersSession:
         ``shape``: the rows that the forward has, and the head if any is read; those that are missing are padding, rolled
         back at once.
         """
+        written = self._target.loans.written()
+        if written is not None:
+            raise TargetError(
+                f"the target's {written} were written by a drafter that may only read them, so that it is another model now; "
+                "leave that drafter out, and load the model again",
+                round_id=ticket.round_id,
+            )
         num_padding = 0 if shape is None else shape - len(ids)
         padded = [*ids, *[ids[-1]] * num_padding]
         self._transaction.append_provisional(padded)
