@@ -99,10 +99,12 @@ class Plugins:
                 )
             if plugin.name == name and plugin.error is not None:
                 raise PluginError(f"{plugin} is broken: {_reason(plugin.error)}") from plugin.error
-        broken = [f"{plugin} is broken: {_reason(plugin.error)}" for plugin in self.all if plugin.error is not None]
         unknown = UnknownName(kind, name, {known for plugin in self.all for known in entries(plugin)})
-        for line in broken:
-            unknown.add_note(line)
+        for plugin in self.all:  # what the name may be one of
+            if plugin.error is not None:
+                unknown.add_note(f"{plugin} is broken: {_reason(plugin.error)}")
+            elif plugin.is_disabled:
+                unknown.add_note(f"{plugin} is disabled")
         raise unknown
 
 

@@ -176,6 +176,7 @@ class TransformersSession:
     def prefill(self, ticket: Ticket, prompt_ids: Sequence[int]) -> Verification:
         """Feed the part of the prompt that is not cached and return the row that predicts the first token."""
         self._check(ticket)
+        self._check_weights(ticket)
         prompt, target = tuple(prompt_ids), self._target
         num_shared = _shared_length(self._cache.ids[: self._cache.num_committed], prompt)
         known = target._prompt_row
@@ -208,6 +209,7 @@ class TransformersSession:
     ) -> Verification:
         """Feed the pending id and the proposal; row i predicts proposal i, the last row the extra token."""
         self._check(ticket)
+        self._check_weights(ticket)
         if self._cache.num_provisional:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
         ids = (pending, *proposal)
@@ -239,13 +241,6 @@ class TransformersSession:
         ``shape``: the rows that the forward has, and the head if any is read; those that are missing are padding, rolled
         back at once.
         """
-        written = self._target.loans.written()
-        if written is not None:
-            raise TargetError(
-                f"the target's {written} were written by a drafter that may only read them, so that it is another model now; "
-                "leave that drafter out, and load the model again",
-                round_id=ticket.round_id,
-            )
         num_padding = 0 if shape is None else shape - len(ids)
         padded = [*ids, *[ids[-1]] * num_padding]
         self._transaction.append_provisional(padded)
@@ -259,6 +254,15 @@ class TransformersSession:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)
         end = len(logits) - num_padding
         return logits[end - num_rows : end] if num_rows else logits[:0]
+
+    def _check_weights(self, ticket: Ticket) -> None:
+        written = self._target.loans.written()
+        if written is not None:
+            raise TargetError(
+                f"a drafter wrote into the target's {written}, which it may only read, so that this is another model now; "
+                "leave that drafter out, and load the model again",
+                round_id=ticket.round_id,
+            )
 
     def _check(self, ticket: Ticket) -> None:
         if ticket.request_id != self._request_id or ticket.epoch != self.epoch:

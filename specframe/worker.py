@@ -146,7 +146,7 @@ class Desk:
                 stop_ids=self._stop_ids,
             )
             with self._guarded():
-                lend(round, self._name, session.propose)
+                lend(round, self._name, session.propose, may_draw=False)
         answer = {name: message[name] for name in Tag._fields} | {"ids": proposal.ids}
         if self._failure is not None:  # what was offered before it stays
             answer |= {"error": _told(self._failure), "is_exhausted": isinstance(self._failure, DrafterExhausted)}
@@ -187,7 +187,7 @@ class _Offers:
         return False
 
     def draw(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None, node: int) -> Drawn:
-        raise ProposalError("a drafter in a worker only offers; to draw, leave 'worker' out of the strategy")
+        raise ProposalError("a drafter in a worker only offers")  # the round has said so before
 
     def push(self, token: int) -> None:
         self.ids.append(token)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 
 import pytest
-import torch
 from models import PROMPT, engine_on, random_table, tiny_model
 
 from specframe import CancelToken, Engine, EngineBusy, InvalidRequest, StreamNotFinished, TransformersTarget, pure
@@ -54,9 +52,10 @@ def test_a_cancelled_generation_ends_with_its_round(method, at_call, sampling):
     assert result.stop_match is None
     assert 0 < len(result.token_ids) < 20
     assert result.token_ids == whole[: len(result.token_ids)]
-    calls = {"propose": drafter.sessions[0].num_rounds, "commit": len(drafter.sessions[0].commits)}
-    assert calls[method] <= at_call + 2  # opening a session tells the prompt and what follows it in two commits
-    assert drafter.sessions[0].is_closed
+    session = drafter.sessions[0]
+    calls = {"propose": session.num_rounds, "commit": len(session.commits)}
+    assert calls[method] == max(at_call + 1, 3 * (method == "commit"))  # a session opens with two commits, in a round
+    assert session.is_closed
     assert engine.generate([1, 2], max_new_tokens=20, **sampling).token_ids == whole
 
 
@@ -232,27 +231,6 @@ def test_a_real_cache_is_left_as_after_the_last_commit():
         assert cut.token_ids == plain[: len(cut.token_ids)]
         assert engine.target.cache.num_provisional == 0
         assert engine.generate(PROMPT, max_new_tokens=12).token_ids == plain
-
-
-def test_cancelling_leaves_no_tensors():
-    """A server that cancels ten thousand requests must not keep what each was computing."""
-
-    def count():
-        gc.collect()
-        return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
-
-    counts = []
-    engine = engine_on(random_table(), RandomOffers(seed=1))
-    for _ in range(12):
-        token = CancelToken()
-
-        def cancel(ids, token=token):
-            token.cancel()
-            return False
-
-        engine.generate([1, 2], max_new_tokens=9, temperature=0.7, seed=1, cancel=token, criterion=cancel)
-        counts.append(count())
-    assert counts[-1] == counts[3]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from models import random_table
 from workers import install
 
-from specframe import DrafterUse, Engine, PluginError, Strategy, UnknownName, plugins
+from specframe import DrafterUse, Engine, PluginError, Strategy, UnknownName, __version__, plugins
+from specframe.testing import byte_tokenizer
 
 ROOT = Path(__file__).parents[1]
 FIRST_PARTY = ("draft_model", "grammar", "prompt_lookup")
@@ -52,8 +53,11 @@ def test_all_plugins_off(monkeypatch):
             PluginError, match=f"drafter '{name}' is disabled .*; remove it from {plugins.DISABLE_VARIABLE}"
         ):
             Engine(random_table(), strategy=name)
-    with pytest.raises(UnknownName, match="unknown grammar 'regex'"):
-        engine.generate(PROMPT, grammar=None, regex="a", stop_ids=[1])
+    tokenizer = byte_tokenizer()
+    engine = Engine(random_table(vocab_size=len(tokenizer), tokenizer=tokenizer))
+    with pytest.raises(UnknownName, match="unknown grammar 'regex'; installed: none") as caught:
+        engine.generate(PROMPT, regex="a")
+    assert f"plugin 'grammar' of specframe {__version__} is disabled" in caught.value.__notes__
 
 
 @pytest.mark.parametrize("name", FIRST_PARTY)

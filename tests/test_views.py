@@ -77,7 +77,7 @@ def lending(method, write):
 @pytest.mark.parametrize("part", ["embeddings", "head", "layers", "parameter"])
 @pytest.mark.parametrize("method", ["open", "propose", "commit", "close"])
 def test_a_write_into_lent_weights_is_never_silent(method, part):
-    """torch has no read-only tensors: a drafter that writes makes another model, whose text must not pass for the target's."""
+    """A drafter that writes makes another model, and torch lets it; its text must not pass for the target's."""
     target = TransformersTarget(tiny_model())
     views = target.views(frozenset({"embeddings", "head", "layers"}))
     lent = {
@@ -87,10 +87,12 @@ def test_a_write_into_lent_weights_is_never_silent(method, part):
         "parameter": lambda: torch.nn.Parameter(views.head, requires_grad=False),
     }[part]()
     expected = engine_on(TransformersTarget(tiny_model())).generate(PROMPT, max_new_tokens=12).token_ids
-    engine = engine_on(target, lending(method, lambda: lent.mul_(1.01)))
+    engine = engine_on(target, lending(method, torch.no_grad()(lambda: lent.mul_(1.01))))
     emitted = ()
     if method != "close":
-        with pytest.raises(GenerationError, match=r"the target's .* were written by a drafter") as caught:
+        with pytest.raises(
+            GenerationError, match=r"a drafter wrote into the target's (embeddings|head|layers)"
+        ) as caught:
             engine.generate(PROMPT, max_new_tokens=12)
         emitted = caught.value.token_ids
         assert emitted == expected[: len(emitted)]

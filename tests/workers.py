@@ -111,7 +111,7 @@ FAULTS = {
     "print": lambda round: print("to standard output", flush=True),
     "garbage": send(b"\\x00\\x00\\x00\\x03abc"),
     "too_long": send(b"\\xff\\xff\\xff\\xffabc"),
-    "half": send(b"\\x00\\x00"),
+    "half": send(b"\\x00\\x00\\x03\\xe8abc"),
     "stale": send(frame(request=0, sequence=1, epoch=0, ids=[1, 1, 1])),
     "future": send(frame(request=1, sequence=10**6, epoch=0, ids=[1, 1, 1])),
     "bad_answer": send(frame(request=1, sequence=1, epoch=0, ids="all of them")),
