@@ -38,6 +38,11 @@ class Ending:
         self._deadline = None if deadline_s is None else clock() + deadline_s
 
     @property
+    def may_come(self) -> bool:
+        """Whether there is anything that could end the call."""
+        return self._token is not None or self._deadline is not None
+
+    @property
     def reason(self) -> str | None:
         """``cancelled``, ``deadline``, or None while the call may go on."""
         if self._token is not None and self._token.is_cancelled:

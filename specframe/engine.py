@@ -137,13 +137,13 @@ class Engine:
 
     def reset(self) -> None:
         """Forget everything learned from requests: cached prefixes and the drafters' own state."""
-        with hold_of(self.target):
+        with hold_of(self.target).taken():
             self.target.reset()
             _call_all(drafter.reset for drafter in self.drafters.values())
 
     def close(self) -> None:
         """Close the drafters and free the target's cache; the engine takes no more requests."""
-        with hold_of(self.target):
+        with hold_of(self.target).taken():
             self._is_closed = True
             self.target.reset()
             _call_all(drafter.close for drafter in self.drafters.values())

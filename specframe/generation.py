@@ -10,19 +10,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import torch
 
 from specframe.distribution import NotADistribution
 from specframe.drafting import Drafting, Terms
 from specframe.drawing import DraftContext
 from specframe.errors import TargetError
+from specframe.grammar import read_only
 from specframe.lengths import LengthPolicy, make_policy
 from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure, is_replayable
-from specframe.proposal import Commit, Drafter, Proposal, Round
+from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round
 from specframe.random import CounterRandom, Random
-from specframe.readonly import draft_request
 from specframe.records import Event, RoundRecord
 from specframe.request import Request
 from specframe.rows import CertainRow, ChosenRow, Row
@@ -318,7 +319,13 @@ class Generation:
     def _opened_drafting(self) -> Drafting:
         """Return the draft sessions, opened when first needed and told the ids so far."""
         if self._drafting is None:
-            request = draft_request(self.request, self._target.facts)
+            request = DraftRequest(
+                prompt_ids=self.request.prompt_ids,
+                facts=self._target.facts,
+                policy=attrs.evolve(self.request.policy, processors=()),  # the core applies them, whoever proposes
+                stop_ids=self.request.stop_ids,
+                grammar=read_only(self.request.grammar) if self.request.grammar is not None else None,
+            )
             round_id, num_prompt = len(self.records), len(request.prompt_ids)
             self._drafting = Drafting(
                 self._lengths,

@@ -99,7 +99,9 @@ class Process:
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-                start_new_session=True,  # Ctrl-C is the core's; and all that it starts can be killed with it
+                # Ctrl-C is the core's, and what it starts can be killed with it. No session of its own: Linux shares the
+                # processor by session, and would let every answer wait for its turn on a machine that is busy.
+                process_group=0,
             )
         except BaseException:
             ours.close()

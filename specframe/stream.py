@@ -6,7 +6,9 @@ Knows generations from outside, one step at a time.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from weakref import WeakKeyDictionary
 
@@ -45,7 +47,7 @@ class Result:
     log_probs: tuple[float, ...] | None = attrs.field(default=None, repr=False)
 
 
-_POLL_S = 0.02  # between two looks at whether a request that waits for its turn still wants it
+_POLL_S = 0.02  # between two looks at whether it is the turn of a call that may end while it waits
 
 
 class Hold:
@@ -55,28 +57,21 @@ class Hold:
         self._lock = threading.Lock()
         self._thread_id: int | None = None
 
-    def __enter__(self) -> Hold:
-        self.take()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def take(self, is_over: Callable[[], bool] | None = None) -> bool:
-        """Wait for the turn; return whether it came before ``is_over`` told to wait no more."""
-        if not self._lock.acquire(blocking=False):
-            if self._thread_id == threading.get_ident():
-                raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
-            while not self._lock.acquire(timeout=-1 if is_over is None else _POLL_S):
-                if is_over is not None and is_over():
-                    return False
-        self.renew()
-        return True
-
-    def release(self) -> None:
-        """Let the next one have its turn."""
-        self._thread_id = None
-        self._lock.release()
+    @contextmanager
+    def taken(self, ending: Ending | None = None) -> Iterator[None]:
+        """Hold the target inside a ``with`` block. Raises ``EngineBusy`` for a call that ends before its turn comes."""
+        if self._lock.locked() and self._thread_id == threading.get_ident():
+            raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
+        while ending is not None and ending.may_come and self._lock.locked():
+            if ending.reason is not None:
+                raise EngineBusy(f"the target was in use until this call ended ({ending.reason}); nothing of it ran")
+            time.sleep(_POLL_S)
+        with self._lock:
+            try:
+                self.renew()
+                yield
+            finally:
+                self._thread_id = None
 
     def renew(self) -> None:
         """Note that the calling thread goes on with the generation; a stream may move between threads."""
@@ -140,11 +135,7 @@ class Stream(Iterator[Piece]):
         self.close()
 
     def _generate(self) -> Generator[Piece, None, None]:
-        if not self._hold.take(lambda: self._early is not None):
-            if self._is_closed:
-                return
-            raise EngineBusy(f"the target was in use until this request ended ({self._early}); nothing of it ran")
-        try:
+        with self._hold.taken(self._ending):
             generation = self._begin()
             try:
                 while not generation.is_done and self._early is None:
@@ -157,8 +148,6 @@ class Stream(Iterator[Piece]):
             finally:
                 generation.close()
             self._result, held = _finish(generation, self._early)
-        finally:
-            self._hold.release()
         if held and not self._is_closed:
             yield Piece(held, ())
 

@@ -8,7 +8,7 @@ import pytest
 from models import engine_on, random_table
 
 from specframe import TextGrammar, pure
-from specframe.readonly import read_only
+from specframe.grammar import read_only
 from specframe.testing import RandomOffers
 
 SAMPLING = {"temperature": 0.9, "seed": 5}
