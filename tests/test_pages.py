@@ -52,7 +52,7 @@ def blocks(name, language):
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["cost_model.md"])
+@pytest.mark.parametrize("name", ["cost_model.md", "failures.md"])
 def test_the_python_of_a_page_runs_in_order(name):
     """Prevents an example that nobody can follow; its own asserts hold too."""
     scope = {}
@@ -66,3 +66,13 @@ def test_the_strategy_of_the_cost_model_is_one(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(block, encoding="utf-8")
     assert Strategy.from_toml(path).length.policy == "adaptive"
+
+
+def test_the_strategies_of_the_page_on_failures_are_ones(tmp_path):
+    """Budgets and workers are switched on where a reader copies them from."""
+    found = []
+    for block in blocks("failures.md", "toml"):
+        path = tmp_path / "mine.toml"
+        path.write_text(block, encoding="utf-8")
+        found += Strategy.from_toml(path).drafters
+    assert [(use.budget_ms, use.worker) for use in found] == [(20, False), (50, True)]
