@@ -131,13 +131,13 @@ class Engine:
 
     def reset(self) -> None:
         """Forget everything learned from requests: cached prefixes and the drafters' own state."""
-        with hold_of(self.target):
+        with hold_of(self.target).taken():
             self.target.reset()
             _call_all(drafter.reset for drafter in self.drafters.values())
 
     def close(self) -> None:
         """Close the drafters and free the target's cache; the engine takes no more requests."""
-        with hold_of(self.target):
+        with hold_of(self.target).taken():
             self._is_closed = True
             self.target.reset()
             _call_all(drafter.close for drafter in self.drafters.values())
@@ -148,9 +148,12 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(self, prompt: Prompt, arguments: Arguments) -> Request:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidRequest("engine", "must be open", "closed", "make another one")
+
+    def _request(self, prompt: Prompt, arguments: Arguments) -> Request:
+        self._check_open()
         request = make_request(prompt, arguments, self.target.facts, self._grammars.compile)
         if self.pin is not None:
             self._require_pinned_decoding(self.pin, request)
@@ -158,6 +161,7 @@ class Engine:
 
     def _stream(self, request: Request) -> Stream:
         def begin() -> Generation:
+            self._check_open()
             return Generation(
                 self.target,
                 self.drafters,
