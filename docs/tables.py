@@ -98,6 +98,22 @@ def worker(results: dict[str, Any]) -> Iterable[list[Any]]:
             yield [prompt, *figures]
 
 
+def failures(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """What comes of each fault."""
+    yield ["what breaks", "what the user sees", "what is emitted", "the next request"]
+    for part, faults in results.items():
+        for fault, row in faults.items():
+            told = row["sees"].replace("|", "\\|").replace("\n", " ")
+            yield [f"{part}: {fault}", told, row["emitted"], row["afterwards"]]
+
+
+def soak(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Counts of the soak."""
+    yield ["requests", "threads", "strategies", *(f"ended: {end}" for end in results["ends"]), "faults that happened"]
+    ends, happened = results["ends"].values(), sum(results["faults"].values())
+    yield [results["requests"], results["threads"], len(results["strategies"]), *ends, happened]
+
+
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] = {
     "exactness": ("exactness", exactness),
     "exactness_block": ("exactness_block", exactness_block),
@@ -108,6 +124,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),
     "worker": ("worker", worker),
+    "failures": ("failures", failures),
+    "soak": ("soak", soak),
 }
 
 

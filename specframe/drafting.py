@@ -64,7 +64,7 @@ class Drafting:
     def open(self, drafters: Mapping[str, Drafter], request: DraftRequest) -> None:
         """Open a session of each drafter."""
         for name, drafter in drafters.items():
-            with self._guarded(name, "open"):
+            with self._timed(name), self._guarded(name, "open"):
                 self._sessions[name] = drafter.open(request)
 
     def start_round(self, round_id: int) -> None:
@@ -82,7 +82,7 @@ class Drafting:
                 continue
             terms = self._terms.get(name, _NO_TERMS)
             before = self._seconds.get(name, 0.0)
-            with self._guarded(name, "propose"):
+            with self._timed(name), self._guarded(name, "propose"):
                 lend(round, name, session.propose, limit, may_draw=terms.may_draw)
             self._propose_s[name] = self._seconds[name] - before
             if name in self._sessions:
@@ -91,7 +91,7 @@ class Drafting:
     def commit(self, commit: Commit) -> None:
         """Tell every session the new authoritative ids."""
         for name, session in list(self._sessions.items()):
-            with self._guarded(name, "commit"):
+            with self._timed(name), self._guarded(name, "commit"):
                 session.commit(commit)
 
     def shares(self, proposal: Proposal, *, num_evaluated: int, num_accepted: int, num_kept: int) -> list[DrafterShare]:
@@ -120,26 +120,39 @@ class Drafting:
         return shares
 
     def close(self) -> None:
-        """End every session."""
-        for name in list(self._sessions):
-            session = self._sessions.pop(name)
+        """End every session, the others too where an interrupt comes in one."""
+        name = next(iter(self._sessions), None)
+        if name is None:
+            return
+        session = self._sessions.pop(name)
+        try:
             with self._guarded(name, "close"):
                 session.close()
+        finally:
+            self.close()
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Add the seconds of a call to the drafter's."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
 
     @contextmanager
     def _guarded(self, name: str, call: str) -> Iterator[None]:
-        """Time a call into a drafter; whatever it raises switches the drafter off, ``DrafterExhausted`` without a complaint.
+        """Let nothing that a drafter raises out; it switches the drafter off, ``DrafterExhausted`` without a complaint.
 
         Except the grammar's failure, which only ends the draft: it is the target's, where the target comes to it. And an
-        interrupt, which is the user's. Exceptions that are no ``Exception``, such as a panic in an extension module, are the
-        drafter's too.
+        interrupt or an exit, which are the user's: a signal comes wherever it likes. Other exceptions that are no
+        ``Exception``, such as a panic in an extension module, are the drafter's too.
         """
-        start = self._clock()
         try:
             yield
         except GrammarError:
             pass
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             raise
         except DrafterExhausted as error:
             _logger.info("drafter '%s' is off for this request: %s", name, error)
@@ -150,8 +163,6 @@ class Drafting:
         except BaseException as error:
             _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
             self._switch_off(name, f"switched off: {call} raised {type(error).__name__}")
-        finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
 
     def _hold_to_budget(self, name: str, budget_s: float | None) -> None:
         """Switch a drafter off whose proposal came too late. What it has added stays: nothing takes a token back."""

@@ -154,9 +154,12 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(self, prompt: Prompt, arguments: Arguments) -> Request:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidRequest("engine", "must be open", "closed", "make another one")
+
+    def _request(self, prompt: Prompt, arguments: Arguments) -> Request:
+        self._check_open()
         request = make_request(prompt, arguments, self.target.facts, self._grammars.compile)
         if self.pin is not None:
             self._require_pinned_decoding(self.pin, request)
@@ -167,6 +170,7 @@ class Engine:
 
     def _stream(self, request: Request, ending: Ending) -> Stream:
         def begin() -> Generation:
+            self._check_open()
             return Generation(
                 self.target,
                 self.drafters,

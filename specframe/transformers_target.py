@@ -89,8 +89,12 @@ class TransformersTarget:
         return self._kernels[key]
 
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TransformersSession:
-        """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten."""
+        """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten.
+
+        One that is still open was interrupted before it could be closed: it is ended.
+        """
         check_evaluating(self.model)
+        self.cache.abandon()
         made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
         if made_by != self._cache_made_by:
             self.reset()
@@ -102,7 +106,8 @@ class TransformersTarget:
         return TransformersSession(self, request_id, kernel)
 
     def reset(self) -> None:
-        """Forget the cached prefix and free its memory."""
+        """Forget the cached prefix and free its memory; a session that is still open is ended."""
+        self.cache.abandon()
         self.cache.release()
         self._prompt_row = None
 
@@ -227,7 +232,7 @@ class TransformersSession:
         self._cache.check(ids)
 
     def close(self) -> None:
-        """Roll back what is provisional and give the cache back."""
+        """Roll back what is provisional and give the cache back; if that fails, the cache has forgotten everything."""
         self.epoch += 1
         self._target.loans.written()  # noted before somebody may write who is allowed to
         self._transaction.finalize()
