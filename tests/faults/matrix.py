@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import attrs
 import torch
 from models import random_table, tiny_model
-from scenes import KINDS, NUM_TOKENS, Scene, Seen, read
+from scenes import KINDS, NUM_TOKENS, Scene, Seen, plain, read
 
 from specframe import (
     DrafterExhausted,
@@ -730,7 +730,7 @@ ENDS = "ends"
 def ending(scene: Scene, **arguments: Any) -> None:
     """Let the request end otherwise, and the drafter be right up to its end and beyond."""
     make = KINDS[scene.kind].target
-    long = Engine(make()).generate(scene.prompt, **scene.sampling, max_new_tokens=2 * NUM_TOKENS).token_ids
+    long = plain(make(), scene.prompt, **scene.sampling, max_new_tokens=2 * NUM_TOKENS).token_ids
     scene.want(**arguments)
     scene.drafter = Oracle(long)
     assert len(scene.full.token_ids) < len(long)

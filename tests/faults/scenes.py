@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 from models import PROMPT, random_table, shared_model
 
 from specframe import Engine, GenerationError, Result, Strategy, Stream, TransformersTarget
+from specframe.plugins import Plugins
 from specframe.strategy import Length
 from specframe.testing import Fault, Oracle, TableTarget, byte_tokenizer, failing
 
 SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": {"temperature": 0.9, "seed": 5}}
 NUM_TOKENS = 14
+NO_PLUGINS = Plugins([])  # to find the installed ones takes longer than a request
 
 
 class Seen(NamedTuple):
@@ -55,6 +57,11 @@ def text_target() -> TableTarget:
     return TableTarget(row, vocab_size=len(tokenizer), order=2, tokenizer=tokenizer)
 
 
+def plain(target: Any, prompt: Any, **arguments: Any) -> Result:
+    """Return what plain decoding gives."""
+    return Engine(target, plugins=NO_PLUGINS).generate(prompt, **arguments)
+
+
 class Kind(NamedTuple):
     """What a scene plays on: a target, and a prompt of its ids."""
 
@@ -93,7 +100,7 @@ class Scene:
     def want(self, **arguments: Any) -> None:
         """Ask for something else."""
         self.arguments |= arguments
-        self.full = Engine(self.make()).generate(self.prompt, **self.sampling, **self.arguments)
+        self.full = plain(self.make(), self.prompt, **self.sampling, **self.arguments)
         self.drafter = Oracle(self.full.token_ids, wrong_at=2)
 
     def failing(self, part: Any, *faults: Fault) -> Any:
@@ -109,7 +116,12 @@ class Scene:
         """Return an engine of the scene's parts."""
         strategy = Strategy(**{"length": Length(max_tokens=4), **self.strategy})
         return Engine(
-            self.target, {"mine": self.drafter, **self.beside}, strategy=strategy, clock=self.clock, debug=True
+            self.target,
+            {"mine": self.drafter, **self.beside},
+            strategy=strategy,
+            plugins=NO_PLUGINS,
+            clock=self.clock,
+            debug=True,
         )
 
     def open(self, engine: Engine) -> Stream:

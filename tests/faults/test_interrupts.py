@@ -39,6 +39,6 @@ def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nothing_behind(
     source = random.Random(0)
     for _ in range(num_pairs):
         engine = scene.afresh()
-        lines = source.randrange(3000), source.randrange(60)
-        interrupted(lambda engine=engine: scene.again(engine), *lines)
-        assert scene.again(engine) == fresh, lines
+        line, later = source.randrange(3000), source.randrange(12)
+        interrupted(lambda engine=engine: scene.again(engine), line, later)
+        assert scene.again(engine) == fresh, (line, later)
