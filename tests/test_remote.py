@@ -622,6 +622,16 @@ def test_a_forked_process_gets_a_worker_of_its_own(tmp_path, installed):
         assert parent.wait(PATIENCE_S) == 0
 
 
+def test_a_process_that_died_has_forgotten_everything(engines, at_once):
+    """An engine is reset between benchmarks; that must not fail because of a drafter that is not there."""
+    expected = plain()
+    engine = engines(continuation=expected)
+    os.kill(worker_of(engine).process.pid, signal.SIGKILL)
+    worker_of(engine).process._popen.wait()
+    engine.reset()
+    assert generate_until_back(engine, expected).stats.num_accepted == 9
+
+
 def test_ctrl_c_is_the_cores_alone(engines):
     """A terminal sends it to every process of the program; a worker that died of it would be missed afterwards."""
     pid = worker_of(engines()).process.pid
