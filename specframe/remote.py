@@ -36,7 +36,7 @@ from specframe.strategy import DrafterUse
 BUDGET_S = 1.0  # for a proposal, where the strategy gives none
 START_S = 60.0  # for a process to import its plugin and make its drafter
 CLOSE_S = 1.0  # for a drafter to close
-_STATUS_S = 0.2  # between the end of a connection and that of its process
+_STATUS_S = 0.5  # between the end of a connection, or a kill, and that of the process
 FIRST_DELAY_S, MOST_DELAY_S = 1.0, 60.0  # before a process is started again; doubled with each failure in a row
 
 _FACTS = ("vocab_size", "context_limit", "speculation_limit", "dtype", "device")
@@ -98,7 +98,7 @@ class Process:
                 [sys.executable, "-P", "-m", "specframe.worker", *map(str, inherited)],
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(str(path) or os.getcwd() for path in sys.path)},
                 # Ctrl-C is the core's, and what it starts can be killed with it. No session of its own: Linux shares the
                 # processor by session, and would let every answer wait for its turn on a machine that is busy.
                 process_group=0,
@@ -129,10 +129,9 @@ class Process:
 
     def status(self, within_s: float) -> int | None:
         """Return its exit status, negative for a signal, or None where it is running still."""
-        until = time.monotonic() + within_s
-        while (status := _peek(self.pid)) is None and time.monotonic() < until:
-            time.sleep(0.002)
-        return status
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(within_s)
+        return self._popen.returncode
 
     def kill(self) -> None:
         """End the process and those that it started, at once."""
@@ -169,20 +168,10 @@ if os.name == "posix":
 def _kill(popen: subprocess.Popen[bytes], connection: socket.socket, life: int) -> None:
     connection.close()
     os.close(life)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(popen.pid, signal.SIGKILL)  # it was not waited for yet, so that the number is still its own
-    popen.wait()
-
-
-def _peek(pid: int) -> int | None:
-    """Return the exit status of a child that has ended, and leave it to be waited for."""
-    try:
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # somebody else has waited for it
-        return 0
-    if found is None:
-        return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(popen.pid, signal.SIGKILL)  # also where it has ended: what it started may be there
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        popen.wait(_STATUS_S)
 
 
 class WorkerDrafter:
@@ -225,9 +214,10 @@ class WorkerDrafter:
         return WorkerSession(self)
 
     def reset(self) -> None:
-        """Let the drafter forget everything learned from requests; a process that is not there has nothing to forget."""
+        """Let the drafter forget everything learned from requests; a process that is not there has forgotten it."""
         if self.process is not None and self.process.is_ready:
-            self.tell("reset")
+            with contextlib.suppress(WorkerError):
+                self.tell("reset")
 
     def close(self) -> None:
         """Close the drafter and end its process."""
@@ -321,6 +311,8 @@ class WorkerDrafter:
             self.fail(f"it was not ready within {START_S:g} s")
         except (EOFError, OSError):
             self.fail(f"{self._ended()} before it was ready")
+        except WorkerError as error:
+            self.fail(str(error))
         if failure is not None:
             self.fail(failure)
         process.is_ready = True

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from models import random_table
 from workers import install
 
@@ -36,6 +39,7 @@ from specframe import (
     remote,
 )
 from specframe.drafting import Terms
+from specframe.messages import Channel
 from specframe.testing import Adversary, Oracle, RandomOffers, certifier
 
 SAMPLINGS = [{}, {"temperature": 0.9, "seed": 5}]
@@ -622,6 +626,16 @@ def test_a_forked_process_gets_a_worker_of_its_own(tmp_path, installed):
         assert parent.wait(PATIENCE_S) == 0
 
 
+def test_a_process_that_died_has_forgotten_everything(engines, at_once):
+    """An engine is reset between benchmarks; that must not fail because of a drafter that is not there."""
+    expected = plain()
+    engine = engines(continuation=expected)
+    os.kill(worker_of(engine).process.pid, signal.SIGKILL)
+    worker_of(engine).process._popen.wait()
+    engine.reset()
+    assert generate_until_back(engine, expected).stats.num_accepted == 9
+
+
 def test_ctrl_c_is_the_cores_alone(engines):
     """A terminal sends it to every process of the program; a worker that died of it would be missed afterwards."""
     pid = worker_of(engines()).process.pid
@@ -645,6 +659,61 @@ def test_a_certificate_is_made_without_processes(monkeypatch):
     (drafter,) = subjects[0].make(random_table()).values()
     assert type(drafter).__name__ == "Scripted"
     assert subjects[0].terms == {"scripted": Terms(budget_s=None, may_draw=False)}
+
+
+class Speaking:
+    """A worker's process whose answers are written before it is asked."""
+
+    def __init__(self, said):
+        ours, theirs = socket.socketpair()
+        theirs.sendall(said)
+        theirs.shutdown(socket.SHUT_WR)
+        self.channel, self.is_ours, self.is_killed = Channel(ours), True, False
+        self._ends = ours, theirs
+
+    def status(self, within_s):
+        return None
+
+    def kill(self):
+        self.is_killed = True
+        for end in self._ends:
+            end.close()
+
+
+def said(**fields):
+    data = json.dumps({"request": 0, "sequence": 1, "epoch": 0, "ids": [1], **fields}).encode()
+    return len(data).to_bytes(4, "big") + data
+
+
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "request": st.integers(-1, 2),
+        "sequence": st.integers(-1, 3),
+        "epoch": st.integers(-1, 1),
+        "ids": st.lists(st.integers(-3, 20), max_size=5) | st.none() | st.text(max_size=3),
+        "error": st.text(max_size=5) | st.none() | st.integers(),
+        "is_exhausted": st.booleans() | st.none(),
+        "law": st.floats(),
+    },
+)
+
+
+@given(st.lists(fields.map(lambda given: said(**given)) | st.binary(max_size=12), max_size=5))
+@settings(max_examples=200)
+def test_whatever_a_worker_says_there_is_an_answer_or_an_error_of_ours(messages):
+    """Any sequence of answers, right ones of other messages, wrong ones, and bytes; what is no answer ends the process."""
+    drafter = remote.WorkerDrafter("said", {}, budget_s=5)
+    drafter.process = process = Speaking(b"".join(messages))
+    try:
+        answer = drafter.ask("propose")
+    except WorkerError:
+        assert process.is_killed
+        assert drafter.process is None
+    else:
+        assert answer.tag == (0, 1, 0)
+        assert not process.is_killed
+        process.kill()
 
 
 @pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), True, "20"])
