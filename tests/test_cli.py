@@ -127,6 +127,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture
+def sigint() -> Iterator[Any]:
+    """The handler of Ctrl-C as a program in the foreground has it; where the suite runs in the background it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two installed distributions: 'dice', a plugin with a drafter and a grammar, and 'glass', which breaks."""
     (tmp_path / "dice_plugin.py").write_text(
@@ -363,20 +371,26 @@ def test_ctrl_c_ends_cleanly(run: Callable[..., Outcome], engine: FakeEngine) ->
     ids=["streamed", "text", "json"],
 )
 def test_ctrl_c_shows_the_text_so_far(
-    run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], is_terminal: bool, shown: str
+    run: Callable[..., Outcome],
+    engine: FakeEngine,
+    sigint: Any,
+    arguments: tuple[str, ...],
+    is_terminal: bool,
+    shown: str,
 ) -> None:
     """The signal cancels the generation, whose result is printed; the status says that somebody interrupted it."""
-    before = signal.getsignal(signal.SIGINT)
     engine.then = lambda: signal.raise_signal(signal.SIGINT)
     outcome = run("generate", "Hi", *arguments, terminal=is_terminal)
 
     assert outcome.code == 130
     assert shown in outcome.out
     assert engine.cancel.is_cancelled
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is sigint
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_round(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+def test_a_second_ctrl_c_does_not_wait_for_the_round(
+    run: Callable[..., Outcome], engine: FakeEngine, sigint: Any
+) -> None:
     """A target that hangs must not keep a person from leaving."""
 
     def press_twice() -> None:
@@ -386,6 +400,15 @@ def test_a_second_ctrl_c_does_not_wait_for_the_round(run: Callable[..., Outcome]
     engine.then = press_twice
 
     assert run("generate", "Hi") == (130, "", "")
+
+
+def test_ctrl_c_that_is_ignored_stays_so(run: Callable[..., Outcome], engine: FakeEngine, sigint: Any) -> None:
+    """A program in the background of a script ignores the terminal's signals, and must go on doing so."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    engine.then = lambda: signal.raise_signal(signal.SIGINT)
+
+    assert run("generate", "Hi").code == 0
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_generations_that_ctrl_c_left_out_are_not_shown(run: Callable[..., Outcome], engine: FakeEngine) -> None:

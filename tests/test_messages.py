@@ -59,7 +59,7 @@ def test_what_is_no_data_is_not_sent(ends):
 
 
 @given(st.lists(anything.map(lambda value: {"value": value}), max_size=4), st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_frames_may_be_cut_anywhere(messages, data):
     """A socket delivers bytes, not messages; what is cut must wait for its rest, and lose nothing."""
     whole = b"".join(framed(json.dumps(message).encode()) for message in messages)
@@ -85,7 +85,7 @@ def test_frames_may_be_cut_anywhere(messages, data):
         | anything.map(json.dumps).map(str.encode).map(framed)
     )
 )
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_no_bytes_make_a_reader_fail_otherwise(chunks):
     """The core reads what a broken or hostile plugin writes: objects, an error of ours, or the end."""
     left, right = socket.socketpair()
@@ -107,7 +107,7 @@ def test_no_bytes_make_a_reader_fail_otherwise(chunks):
 
 
 @given(st.dictionaries(st.sampled_from([*ANSWER, "error", "is_exhausted", "other"]), anything, max_size=7))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_an_answer_is_one_or_is_refused(message):
     """A wrong type that slips through would fail somewhere else, or be proposed."""
     try:

@@ -356,7 +356,7 @@ def test_a_process_that_fails_again_and_again_is_started_less_and_less_often(tmp
     )
     drafter.start()
     delays = []
-    for _ in range(8):
+    for _ in range(7):
         once.unlink(missing_ok=True)
         with pytest.raises(
             WorkerError, match=r"worker process of drafter 'scripted' failed: it ended \(exit status 3\)"
@@ -374,7 +374,7 @@ def test_a_process_that_fails_again_and_again_is_started_less_and_less_often(tmp
             break
         delays.append(delay)
         wait_for_ready(drafter)
-    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert delays == [1, 2, 4, 8, 16, 32, 60]
     assert ask(drafter) == [5, 6]  # it has made the file, and is well
     once.unlink()
     with pytest.raises(WorkerError):
@@ -700,7 +700,7 @@ fields = st.fixed_dictionaries(
 
 
 @given(st.lists(fields.map(lambda given: said(**given)) | st.binary(max_size=12), max_size=5))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_whatever_a_worker_says_there_is_an_answer_or_an_error_of_ours(messages):
     """Any sequence of answers, right ones of other messages, wrong ones, and bytes; what is no answer ends the process."""
     drafter = remote.WorkerDrafter("said", {}, budget_s=5)
