@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -23,10 +22,10 @@ from specframe.train.corpus import Shard
 
 
 def choose_layers(num_target: int, num_draft: int) -> list[int]:
-    """Return which of the target's layers a draft begins with: the first, the last, and evenly between."""
+    """Return which of the target's layers a draft begins with: the first, which say more by themselves than any others."""
     if not 1 <= num_draft <= num_target:
         raise InvalidRequest("layers", f"must be 1 to {num_target}, the target's", num_draft)
-    return [round(position) for position in np.linspace(0, num_target - 1, num_draft)] if num_draft > 1 else [0]
+    return [*range(num_draft)]
 
 
 def choose_ids(shards: Iterable[Shard], num_columns: int, vocab_size: int, stop_ids: frozenset[int]) -> list[int]:
@@ -88,6 +87,13 @@ def own_parameters(draft: PreTrainedModel) -> list[tuple[str, torch.nn.Parameter
     """Return the parameters that are a draft's own, by name: all that are not borrowed."""
     borrowed = {id(draft.get_input_embeddings().weight), id(draft.get_output_embeddings().weight)}
     return [(name, parameter) for name, parameter in draft.named_parameters() if id(parameter) not in borrowed]
+
+
+@torch.no_grad()
+def round_to(draft: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Round a draft's own parameters to a dtype in place, so that what is measured is what is written."""
+    for _, parameter in own_parameters(draft):
+        parameter.copy_(parameter.to(dtype))
 
 
 def save_draft(
