@@ -111,7 +111,7 @@ def test_a_target_with_dropout_is_taken_up_alike(tmp_path, monkeypatch):
 def test_text_of_another_origin_is_refused_and_other_training_begins_anew(target, tmp_path):
     """Half of one run and half of another is neither; hours of text are not thrown away for another learning rate."""
     first = train_draft(target, tmp_path / "draft", PROMPTS, SETTINGS)
-    with pytest.raises(InvalidRequest, match="corpus: prompts.*remove '.*corpus' to begin anew"):
+    with pytest.raises(InvalidRequest, match=r"corpus: prompts.*remove '.*corpus' to begin anew"):
         train_draft(target, tmp_path / "draft", ["another", "list"], SETTINGS)
     hotter = attrs.evolve(SETTINGS, corpus=attrs.evolve(SETTINGS.corpus, temperature=1.0))
     with pytest.raises(InvalidRequest, match=r"corpus: settings.temperature'"):
@@ -185,7 +185,7 @@ def test_prompts_of_the_held_out_text_are_not_learned(target, tmp_path):
         "8 prompts for 24 conversations: they are used again"
     ]
     assert receipt["data"]["num_prompts"] == {"held_out": 4, "learned": 8}
-    with pytest.raises(InvalidRequest, match="'prompts' must be at least 5 different ones .got 4.; 4 are held out"):
+    with pytest.raises(InvalidRequest, match=r"'prompts' must be at least 5 different ones .got 4.; 4 are held out"):
         Prompts([*prompts[:4], *prompts[:4]], settings.corpus)
 
 
