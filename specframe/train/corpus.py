@@ -148,7 +148,10 @@ class Prompts:
 
     def __init__(self, prompts: Sequence[str], settings: CorpusSettings) -> None:
         """Raises ``InvalidRequest`` for a list that is too short to be parted."""
-        unlike = list({prompt_digest(prompt): prompt for prompt in reversed(prompts)}.values())[::-1]
+        seen: dict[str, str] = {}
+        for prompt in prompts:
+            seen.setdefault(prompt_digest(prompt), prompt)
+        unlike = list(seen.values())
         if len(unlike) <= settings.num_prompts:
             raise InvalidRequest(
                 "prompts",
