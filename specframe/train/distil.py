@@ -114,7 +114,7 @@ def distil(
         for group in optimiser.param_groups:
             group["lr"] = settings.rate * _schedule(step, part, settings)
         optimiser.zero_grad(set_to_none=True)
-        value = _loss(draft, [lessons[index] for index in order.of_step(step)], settings)
+        value = _loss(draft, [lessons[index] for index in order.of_step(step)], settings.dtype)
         value.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
@@ -133,20 +133,23 @@ def distil(
         if is_news:
             told = part
             left = (now - started) / (part - began) * (1 - part)
-            progress(Progress(part, step, loss, acceptance(draft, watched, target_ids).overall, left))
+            agreed = acceptance(draft, watched, target_ids, dtype=settings.dtype).overall
+            progress(Progress(part, step, loss, agreed, left))
     return Trained(step, seconds)
 
 
 @torch.no_grad()
-def acceptance(draft: PreTrainedModel, shard: Shard, target_ids: Sequence[int]) -> Acceptance:
-    """Return how often the draft's likeliest id is the target's, over the answers of a shard."""
+def acceptance(
+    draft: PreTrainedModel, shard: Shard, target_ids: Sequence[int], *, dtype: str = "float32"
+) -> Acceptance:
+    """Return how often the draft's likeliest id is the target's, over the answers of a shard; ``dtype``: of the products."""
     ids = np.array(target_ids)
     same, total = np.zeros(len(shard.ids)), np.zeros(len(shard.ids))
     for row, is_answer in enumerate(shard.is_answer):
         (learned,) = np.nonzero(is_answer)
         if not len(learned):
             continue
-        logits = _rows(draft, torch.tensor(shard.ids[row : row + 1]).long(), [torch.tensor(learned - 1)])
+        logits = _rows(draft, torch.tensor(shard.ids[row : row + 1]).long(), [torch.tensor(learned - 1)], dtype)
         said = ids[logits.argmax(-1).numpy()]
         same[row], total[row] = (said == shard.likeliest[row, learned, 0]).sum(), len(learned)
     greedy = shard.is_greedy
@@ -174,19 +177,18 @@ def _lessons(shard: Shard, columns: torch.Tensor, hard: float) -> Iterator[_Less
         )
 
 
-def _loss(draft: PreTrainedModel, lessons: Sequence[_Lesson], settings: DistilSettings) -> torch.Tensor:
+def _loss(draft: PreTrainedModel, lessons: Sequence[_Lesson], dtype: str) -> torch.Tensor:
     ids = torch.stack([lesson.ids for lesson in lessons])
-    with torch.autocast("cpu", torch.bfloat16, enabled=settings.dtype == "bfloat16"):
-        logits = _rows(draft, ids, [lesson.positions for lesson in lessons])
+    logits = _rows(draft, ids, [lesson.positions for lesson in lessons], dtype)
     columns, weights = (torch.cat([getattr(lesson, name) for lesson in lessons]) for name in ("columns", "weights"))
     log_q = logits.log_softmax(-1, dtype=torch.float32)
     return -(weights * log_q.gather(1, columns.long())).sum() / len(log_q)
 
 
-def _rows(draft: PreTrainedModel, ids: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
+def _rows(draft: PreTrainedModel, ids: torch.Tensor, positions: Sequence[torch.Tensor], dtype: str) -> torch.Tensor:
     """Return the logits after some positions of each row of ids, ``[num_positions, columns]``, row after row."""
     places = torch.cat([row * ids.shape[1] + position for row, position in enumerate(positions)])
-    with _head_on(draft, places):
+    with _head_on(draft, places), torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
         logits: torch.Tensor = draft(input_ids=ids, use_cache=False).logits
     return logits
 

@@ -112,7 +112,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         inner = _flat(value) if isinstance(value, dict) else {"": value}
         flat |= {f"{name}.{part}".rstrip("."): item for part, item in inner.items()}
