@@ -1,18 +1,16 @@
-"""Write the tables of the docs from the stored results: ``python docs/tables.py``. A test asserts that they are current.
+"""Tables of the documentation from stored results (``docs/results/``); ``make.py`` writes them into the pages.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; a result that is not stored has an empty one.
+A result that is not stored has an empty table.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def exactness(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -86,13 +84,3 @@ def table(name: str) -> str:
     header, *rows = [[str(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def current(text: str) -> str:
-    """Return a page with its tables as they should be."""
-    return _TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
-
-
-if __name__ == "__main__":
-    for page in DOCS.glob("*.md"):
-        page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")
