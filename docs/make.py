@@ -1,6 +1,7 @@
 """Write the parts of the pages that are made: ``make pages``. A test asserts that they are current.
 
-A part stands between ``<!-- table: NAME -->`` (from a stored result) or ``<!-- made: NAME -->`` (from the code) and ``<!-- end -->``.
+A part stands between ``<!-- table: NAME -->``, from a stored result, or ``<!-- made: NAME -->``, from the code, and
+``<!-- end -->``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from specframe.manifest import RULES
 from specframe.manifest.rules import KINDS
 
 _MEANING = re.compile(r"((?:``\w+``(?:, )?)+): (.*?)(?=[;.] ``\w+``(?:, ``\w+``)*:|\. Raises |\.$)")
-_ANNOTATION = re.compile(r"(?<=: |> )'([^']*)'")
+_ANNOTATION, _UNQUOTED = re.compile(r"(?<=: |> )'([^']*)'"), r"\1"
 
 
 def part(name: str) -> str:
@@ -196,7 +196,7 @@ def _signature(name: str, function: Callable[..., Any], *, is_method: bool = Fal
     signature = inspect.signature(function)
     if is_method:
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    return f"**`{name}{_ANNOTATION.sub(r'\1', str(signature))}`**"
+    return f"**`{name}{_ANNOTATION.sub(_UNQUOTED, str(signature))}`**"
 
 
 def _prose(told: Any) -> str:
