@@ -10,12 +10,16 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import picture
 import reference
 import tables
 
 DOCS = Path(__file__).parent
 PAGES = (*DOCS.glob("*.md"), DOCS.parent / "README.md")
-MAKERS: dict[str, Callable[[str], str]] = {"table": tables.table, "made": reference.part}
+MAKERS: dict[str, Callable[[str], str]] = {
+    "table": tables.table,
+    "made": lambda name: picture.link() if name == "picture" else reference.part(name),
+}
 _PART = re.compile(r"(<!-- (table|made): (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -25,5 +29,7 @@ def current(text: str) -> str:
 
 
 if __name__ == "__main__":
+    if (drawn := picture.speed()) is not None:
+        picture.FILE.write_text(drawn, encoding="utf-8")
     for page in PAGES:
         page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")

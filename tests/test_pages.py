@@ -40,6 +40,12 @@ def test_made_parts_are_current(page, make):
     assert make.current(text) == text, "run: make pages"
 
 
+def test_the_picture_is_made_from_the_stored_result(make):
+    """Bars that were drawn from another run are no result."""
+    drawn = make.picture.speed()
+    assert (make.picture.FILE.read_text(encoding="utf-8") if make.picture.FILE.exists() else None) == drawn
+
+
 def test_a_part_that_was_changed_by_hand_is_seen(make):
     """A negative control, for a table of results and for a part from the code."""
     results = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
