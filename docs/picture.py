@@ -62,7 +62,7 @@ def link() -> str:
     """Return the picture of README: the times where they are stored, else a round."""
     if speed() is None:
         return (
-            "![One round: drafters propose tokens, the target computes a row for each in one forward, rows are verified in order,\n"
+            "![One round: drafters propose tokens, the target computes a row for each in one forward, rows are verified,\n"
             "the accepted prefix is committed and the rest rolled back, the new tokens are emitted](docs/img/round.svg)\n"
         )
     return (
