@@ -31,16 +31,20 @@ def part(name: str) -> str:
 
 def strategy_keys() -> str:
     """Return the keys of a strategy file."""
-    tables = {"": strategy.Strategy, "[length]": strategy.Length, "[[drafters]]": strategy.DrafterUse}
-    tables["[identity]"] = strategy.Identity
-    nested = {"length", "drafters", "identity"}
+    tables = {
+        "": strategy.Strategy,
+        "[length]": strategy.Length,
+        "[[drafters]]": strategy.DrafterUse,
+        "[identity]": strategy.Identity,
+    }
+    nested = [f"`{name.strip('[]')}`" for name in tables]
     return _table(
         ["key", "default", "meaning"],
         (
-            [f"`{name}`" if not where else f"`{where}` `{name}`", default, meaning]
+            [f"`{where}` {names}" if where else names, default, meaning]
             for where, kind in tables.items()
-            for name, default, meaning in _options(kind)
-            if where or name not in nested
+            for names, default, meaning in _options(kind)
+            if names not in nested
         ),
     )
 
@@ -49,15 +53,15 @@ def drafter_options() -> str:
     """Return the options of every drafter that comes with specframe."""
     found = [entry for plugin in plugins.load().all for entry in plugin.drafters.values() if _is_own(plugin)]
     return "\n".join(
-        f"### `{entry.name}`\n\n{_table(['option', 'default', 'meaning'], _options(entry.options, code=True))}"
-        for entry in found
+        f"### `{entry.name}`\n\n{_table(['option', 'default', 'meaning'], _options(entry.options))}" for entry in found
     )
 
 
 def request_arguments() -> str:
     """Return the arguments of ``generate`` and ``stream``."""
     told = {**_meanings(request.Arguments), **_meanings(specframe.SamplingPolicy)}
-    return _table(["argument", "meaning"], ([f"`{name}`", told[name]] for name in request.Arguments.__annotations__))
+    groups = _told_together(request.Arguments.__annotations__, told)
+    return _table(["argument", "meaning"], ([_names_of(names), meaning] for meaning, names in groups.items()))
 
 
 def hooks() -> str:
@@ -131,12 +135,24 @@ def _is_own(plugin: plugins.Plugin) -> bool:
     return plugin.distribution == "specframe"
 
 
-def _options(kind: type[Any], *, code: bool = False) -> Iterable[list[str]]:
-    """Yield name, default and meaning of every field of an attrs class."""
-    told = _meanings(kind)
-    for field in attrs.fields(kind):
-        name = f"`{field.name}`" if code else field.name
-        yield [name, _default(field.default), told[field.name]]
+def _options(kind: type[Any]) -> Iterable[list[str]]:
+    """Yield names, defaults and meaning of the fields of an attrs class."""
+    defaults = {field.name: _default(field.default) for field in attrs.fields(kind)}
+    for meaning, names in _told_together(defaults, _meanings(kind)).items():
+        shown = [defaults[name] for name in names]
+        yield [_names_of(names), shown[0] if len({*shown}) == 1 else ", ".join(shown), meaning]
+
+
+def _told_together(names: Iterable[str], told: Mapping[str, str]) -> Mapping[str, list[str]]:
+    """Return names by their meaning, in order. Raises ``KeyError`` for a name that its docstring does not tell."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(told[name], []).append(name)
+    return groups
+
+
+def _names_of(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _meanings(kind: type[Any]) -> Mapping[str, str]:

@@ -24,6 +24,16 @@ def every_command():
 COMMANDS = every_command()
 
 
+def broken_words(command, printed):
+    """Return the words of a command's help that do not stand whole in what was printed."""
+    told = [command.help or ""]
+    for parameter in command.params:
+        told += [parameter.help or "", *(parameter.opts if parameter.param_type_name == "option" else ())]
+    for inner in getattr(command, "commands", {}).values():
+        told += [inner.name, inner.get_short_help_str(limit=10_000)]
+    return {word for text in told for word in text.split()} - {*printed.replace("│", " ").split()}
+
+
 @pytest.fixture
 def help_of(monkeypatch, capsys):
     """Return what ``specframe WORDS --help`` prints on a terminal of 80 columns."""
@@ -48,17 +58,7 @@ class TestHelp:
 
     def test_no_word_is_broken(self, words, command, help_of):
         """Every word of every help text, and every option's name, stands whole on one line."""
-        printed = set(help_of(words).replace("│", " ").split())
-        told = [command.help or ""]
-        for parameter in command.params:
-            told += [getattr(parameter, "help", None) or "", *parameter.opts]
-        for inner in getattr(command, "commands", {}).values():
-            told += [inner.name, inner.get_short_help_str(limit=10_000)]
-        broken = {word for text in told for word in text.split()} - printed
-        hidden = {
-            name for parameter in command.params if parameter.param_type_name == "argument" for name in parameter.opts
-        }
-        assert not broken - hidden
+        assert not broken_words(command, help_of(words))
 
     def test_every_option_has_help(self, words, command, help_of):
         """A name alone tells nothing; a first line is a sentence."""
@@ -66,6 +66,13 @@ class TestHelp:
         assert command.help.partition("\n")[0].rstrip().endswith(".")
         for parameter in command.params:
             assert getattr(parameter, "help", None), (words, parameter.name)
+
+
+def test_a_broken_word_is_seen(help_of):
+    """A negative control."""
+    printed = help_of(("plugins",))
+    assert broken_words(dict(COMMANDS)["plugins",], printed) == set()
+    assert broken_words(dict(COMMANDS)["plugins",], printed.replace("installed", "instal led")) == {"installed"}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from specframe import demo
 from specframe.testing import QUICK, plan
 
 DOCS = ROOT / "docs"
-SMALL = attrs.evolve(QUICK, num_outputs=200, num_tokens=12, num_target_tokens=8, policies=("temperature",))
+SMALL = attrs.evolve(QUICK, num_outputs=100, num_tokens=12, num_target_tokens=16, policies=("temperature",))
 
 
 @pytest.fixture(scope="module")
