@@ -26,7 +26,7 @@ test: $(TESTABLE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The documentation as a site, in site/; a link that leads nowhere is an error.
 docs: $(INSTALLED)

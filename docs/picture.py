@@ -43,11 +43,11 @@ def speed() -> str | None:
             lines.append(
                 f'<rect x="{_LEFT}" y="{y}" width="{value * scale:.1f}" height="{_BAR - 2}" rx="2" class="{style}"/>'
             )
-            lines.append(_text(_LEFT + value * scale + 6, y + 12, "soft", f"{value:.2f}"))
+            lines.append(_text(_LEFT + _WIDTH + 10, y + 12, "soft", f"{value:.2f}"))
     one = f"{_LEFT + scale:.1f}"
     lines.append(f'<path d="M{one} {_TOP - 8} V{height - _GAP + 4}" class="line"/>')
     for index, (style, label) in enumerate(_ARMS.values()):
-        x = _LEFT + index * 290
+        x = _LEFT + index * 300
         lines.append(f'<rect x="{x}" y="32" width="12" height="12" rx="2" class="{style}"/>')
         lines.append(_text(x + 18, 43, "soft", label))
     body = "\n".join(f"  {line}" for line in lines)
