@@ -393,7 +393,7 @@ def test_a_grammar_holds_under_generate():
 
 
 def test_a_draft_model_is_told_that_it_needs_the_tokenizer(tmp_path, monkeypatch):
-    """generate keeps the tokenizer to itself, so the remedy of the rule alone would lead nowhere."""
+    """Only generate has the tokenizer, so the remedy of the rule alone would lead nowhere."""
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "cache"))
     save_model(tmp_path / "target")
     draft = save_model(tmp_path / "draft", num_hidden_layers=1)
