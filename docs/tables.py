@@ -56,7 +56,10 @@ def grammar_masks(results: dict[str, Any]) -> Iterable[list[Any]]:
     yield [f"milliseconds, {results['masks']['ids']} ids: median (most)", "regex", "JSON Schema"]
     for name in ("compile", "new_state", "seen_state"):
         spreads = [results["masks"][language][name] for language in ("regex", "json_schema")]
-        yield [name.replace("_", " "), *(f"{spread['median_ms']} ({spread['max_ms']})" for spread in spreads)]
+        yield [
+            name.replace("_", " "),
+            *(f"{_told(spread['median_ms'])} ({_told(spread['max_ms'])})" for spread in spreads),
+        ]
 
 
 def kernel_forwards(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -104,6 +107,11 @@ def table(name: str) -> str:
     file = DOCS / "results" / f"{stored}.json"
     if not file.is_file():
         return ""
-    header, *rows = [[str(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
+    header, *rows = [[_told(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _told(cell: Any) -> str:
+    """Spell a number as far as it can be trusted; the stored result has the rest."""
+    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
