@@ -114,4 +114,6 @@ def table(name: str) -> str:
 
 def _told(cell: Any) -> str:
     """Spell a number as far as it can be trusted; the stored result has the rest."""
-    return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.0f}" if abs(cell) >= 100 else f"{cell:#.3g}"
