@@ -81,14 +81,18 @@ def _callables(value: Any) -> tuple[Any, ...]:
 
 @attrs.frozen(kw_only=True)
 class SamplingPolicy:
-    """How the target's logits become its declared distribution.
+    """How the target's logits become its declared distribution. Every value is off by default; nothing is implied.
 
-    Every value is off by default; nothing is implied. ``temperature`` None or 0 is greedy. ``presence_penalty`` and
-    ``frequency_penalty`` count generated ids, ``repetition_penalty`` and ``no_repeat_ngram_size`` prompt ids too, as
-    transformers does. ``logit_bias`` maps ids to addends (a mapping is kept as pairs); ``bad_words_ids`` are id sequences
-    that may not be completed; ``min_new_tokens`` forbids stop ids before. ``processors`` are the caller's own:
-    ``specframe.pure(processor)`` declares one a pure function of (ids, scores); one that is neither declared nor can be
-    restored switches speculation off for the request. Raises ``InvalidRequest`` naming the field, the rule and the value.
+    ``temperature``: what logits are divided by, None or 0 is greedy; ``top_k``: keep the k likeliest ids; ``top_p``: keep the
+    likeliest ids that reach this probability; ``min_p``: drop ids below this part of the best probability; ``typical_p``:
+    keep typical ids that reach this probability; ``repetition_penalty``: divide scores of ids seen, those of the prompt too;
+    ``presence_penalty``: subtract from ids generated before; ``frequency_penalty``: subtract for each time an id was
+    generated; ``no_repeat_ngram_size``: let no run of so many ids occur twice, the prompt counted; ``logit_bias``: ids and
+    what is added to their logits (a mapping is kept as pairs); ``bad_words_ids``: id sequences that may not be completed;
+    ``suppress_tokens``: ids that are never generated; ``min_new_tokens``: forbid stop ids before so many; ``processors``: the
+    caller's own, functions of (ids, scores). ``specframe.pure(processor)`` declares one a pure function; one that is neither
+    declared nor can be restored switches speculation off for the request. Raises ``InvalidRequest`` naming the field, the
+    rule and the value.
     """
 
     temperature: float | None = attrs.field(default=None, validator=number(0))
