@@ -14,9 +14,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specframe.errors import InvalidRequest, LoadError
+from specframe.layout import BORROWS
 from specframe.proposal import Views
 
-BORROWS = "specframe_borrows"  # in config.json: a list of which tensors are the target's
 PARTS = ("embeddings", "head")
 
 

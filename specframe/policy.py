@@ -16,6 +16,7 @@ import attrs
 import numpy as np
 import torch
 
+from specframe.checks import count, number
 from specframe.distribution import Distribution, Floats, Ids, NotADistribution
 from specframe.errors import GrammarError, InvalidRequest, TargetError
 from specframe.prefix import Prefix
@@ -28,39 +29,6 @@ if TYPE_CHECKING:
 
 
 MOST_BIAS = 1e30  # far from where float32 ends
-MOST_NUMBER = 1e300
-
-
-def _number(low: float, high: float | None = None, *, open_low: bool = False) -> Any:
-    """Validate an optional number in an interval."""
-    rule = f"must be {'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high is not None else "")
-
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is None:
-            return
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if (
-            not is_number
-            or value != value
-            or value < low
-            or (open_low and value == low)
-            or (high is not None and value > high)
-        ):
-            raise InvalidRequest(attribute.name, rule, value)
-        if abs(value) > MOST_NUMBER:
-            raise InvalidRequest(attribute.name, "must be finite", value)
-
-    return check
-
-
-def _count(low: int) -> Any:
-    """Validate an optional integer."""
-
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low):
-            raise InvalidRequest(attribute.name, f"must be an integer >= {low}", value)
-
-    return check
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
@@ -123,19 +91,19 @@ class SamplingPolicy:
     restored switches speculation off for the request. Raises ``InvalidRequest`` naming the field, the rule and the value.
     """
 
-    temperature: float | None = attrs.field(default=None, validator=_number(0))
-    top_k: int | None = attrs.field(default=None, validator=_count(1))
-    top_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
-    min_p: float | None = attrs.field(default=None, validator=_number(0, 1))
-    typical_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
-    repetition_penalty: float | None = attrs.field(default=None, validator=_number(0, open_low=True))
-    presence_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
-    frequency_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
-    no_repeat_ngram_size: int | None = attrs.field(default=None, validator=_count(1))
+    temperature: float | None = attrs.field(default=None, validator=number(0))
+    top_k: int | None = attrs.field(default=None, validator=count(1))
+    top_p: float | None = attrs.field(default=None, validator=number(0, 1, open_low=True))
+    min_p: float | None = attrs.field(default=None, validator=number(0, 1))
+    typical_p: float | None = attrs.field(default=None, validator=number(0, 1, open_low=True))
+    repetition_penalty: float | None = attrs.field(default=None, validator=number(0, open_low=True))
+    presence_penalty: float | None = attrs.field(default=None, validator=number(-100, 100))
+    frequency_penalty: float | None = attrs.field(default=None, validator=number(-100, 100))
+    no_repeat_ngram_size: int | None = attrs.field(default=None, validator=count(1))
     logit_bias: tuple[tuple[int, float], ...] = attrs.field(default=None, converter=_bias)
     bad_words_ids: tuple[tuple[int, ...], ...] = attrs.field(default=None, converter=_bad_words)
     suppress_tokens: tuple[int, ...] = attrs.field(default=None, converter=_suppressed)
-    min_new_tokens: int | None = attrs.field(default=None, validator=_count(0))
+    min_new_tokens: int | None = attrs.field(default=None, validator=count(0))
     processors: tuple[LogitsProcessor, ...] = attrs.field(default=None, converter=_callables, repr=False)
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import random
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,10 +21,12 @@ import numpy as np
 import torch
 
 from specframe.cache import TransactionalCache
+from specframe.checks import count, number, one_of
 from specframe.errors import InvalidRequest
 from specframe.files import write_whole
 from specframe.train.prompts import prompt_digest
 from specframe.train.script import Conversation, Script, texts_of
+from specframe.train.work import damaged
 from specframe.transformers_target import TransformersTarget
 
 NUM_LIKELIEST = 16  # ids of each of the target's rows that are kept
@@ -54,11 +58,11 @@ class CorpusSettings:
     greedy; user turns are drawn at temperature 1. ``dtype``: of the target while it writes.
     """
 
-    rows: int = 64
-    length: int = 512
-    temperature: float = 0.8
-    seed: int = 0
-    dtype: str = "float32"
+    rows: int = attrs.field(default=64, validator=count(1))
+    length: int = attrs.field(default=512, validator=count(2))
+    temperature: float = attrs.field(default=0.8, validator=number(0))
+    seed: int = attrs.field(default=0, validator=count(0))
+    dtype: str = attrs.field(default="float32", validator=one_of("float32", "bfloat16"))
 
     @property
     def num_prompts(self) -> int:
@@ -144,7 +148,10 @@ class Prompts:
 
     def __init__(self, prompts: Sequence[str], settings: CorpusSettings) -> None:
         """Raises ``InvalidRequest`` for a list that is too short to be parted."""
-        unlike = list({prompt_digest(prompt): prompt for prompt in prompts}.values())
+        seen: dict[str, str] = {}
+        for prompt in prompts:
+            seen.setdefault(prompt_digest(prompt), prompt)
+        unlike = list(seen.values())
         if len(unlike) <= settings.num_prompts:
             raise InvalidRequest(
                 "prompts",
@@ -211,8 +218,11 @@ def _nothing() -> int:
 
 
 def _read(file: Path) -> tuple[Shard, LeftOut]:
-    with np.load(file) as parts:
-        return Shard(**{name: parts[name] for name in Shard._fields}), LeftOut(*parts["left_out"].tolist())
+    try:
+        with open(file, "rb") as opened, np.load(opened) as parts:
+            return Shard(**{name: parts[name] for name in Shard._fields}), LeftOut(*parts["left_out"].tolist())
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise damaged(file, error) from error
 
 
 def _holds(talk: Conversation, script: Script, tokenizer: Any, sealed: frozenset[str]) -> bool:

@@ -18,12 +18,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specframe.checks import count, number, one_of
+from specframe.errors import InvalidRequest
 from specframe.files import write_whole
 from specframe.train.corpus import Shard
 from specframe.train.shape import own_parameters
+from specframe.train.work import damaged
 
 _NUM_WATCHED = 16  # held-out rows that progress is told of; all of them would take as long as training
 _NUM_NEWS = 50  # how often in a training
+_SAVE_EVERY_S = 60.0
 
 
 @attrs.frozen
@@ -35,14 +39,18 @@ class DistilSettings:
     of the products, ``bfloat16`` where the machine is faster in it (weights and optimiser are float32).
     """
 
-    steps: int | None = 4000
-    minutes: float | None = None
-    rows: int = 2
-    rate: float = 1.5e-3
-    warmup: int = 60
-    hard: float = 0.5
-    seed: int = 0
-    dtype: str = "float32"
+    steps: int | None = attrs.field(default=4000, validator=count(1))
+    minutes: float | None = attrs.field(default=None, validator=number(0, open_low=True))
+    rows: int = attrs.field(default=2, validator=count(1))
+    rate: float = attrs.field(default=1.5e-3, validator=number(0, open_low=True))
+    warmup: int = attrs.field(default=60, validator=count(0))
+    hard: float = attrs.field(default=0.5, validator=number(0, 1))
+    seed: int = attrs.field(default=0, validator=count(0))
+    dtype: str = attrs.field(default="float32", validator=one_of("float32", "bfloat16"))
+
+    def __attrs_post_init__(self) -> None:
+        if self.steps is None and self.minutes is None:
+            raise InvalidRequest("steps", "must be given where minutes are not", None)
 
 
 class Progress(NamedTuple):
@@ -89,9 +97,8 @@ def distil(
     checkpoint: Path,
     *,
     progress: Callable[[Progress], None],
-    save_every_s: float = 60.0,
 ) -> Trained:
-    """Train in place, from the checkpoint if there is one."""
+    """Train in place, from the checkpoint if there is one. Raises ``InvalidRequest`` where the loss grows past all bounds."""
     draft.eval()  # without dropout: a resumed run learns what it would have learned
     embeddings: Any = draft.get_input_embeddings()
     columns = _columns(target_ids, len(embeddings.weight))
@@ -107,35 +114,42 @@ def distil(
         for group in optimiser.param_groups:
             group["lr"] = settings.rate * _schedule(step, part, settings)
         optimiser.zero_grad(set_to_none=True)
-        value = _loss(draft, [lessons[index] for index in order.of_step(step)], settings)
+        value = _loss(draft, [lessons[index] for index in order.of_step(step)], settings.dtype)
         value.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
+        if not math.isfinite(value.item()):
+            rule = f"must be smaller: the loss is {value.item()} in step {step}"
+            raise InvalidRequest("rate", rule, settings.rate, "the checkpoint before is kept")
         loss = value.item() if math.isnan(loss) else 0.95 * loss + 0.05 * value.item()
         step += 1
         now = time.monotonic()
         seconds = before + now - started
         part = _part(step, seconds, settings)
-        if now - saved >= save_every_s or part == 1:
+        is_news = part - told >= 1 / _NUM_NEWS or part == 1
+        if is_news or now - saved >= _SAVE_EVERY_S:
             _save(draft, optimiser, step, seconds, checkpoint)
             saved = now
-        if part - told >= 1 / _NUM_NEWS or part == 1:
+        if is_news:
             told = part
             left = (now - started) / (part - began) * (1 - part)
-            progress(Progress(part, step, loss, acceptance(draft, watched, target_ids).overall, left))
+            agreed = acceptance(draft, watched, target_ids, dtype=settings.dtype).overall
+            progress(Progress(part, step, loss, agreed, left))
     return Trained(step, seconds)
 
 
 @torch.no_grad()
-def acceptance(draft: PreTrainedModel, shard: Shard, target_ids: Sequence[int]) -> Acceptance:
-    """Return how often the draft's likeliest id is the target's, over the answers of a shard."""
+def acceptance(
+    draft: PreTrainedModel, shard: Shard, target_ids: Sequence[int], *, dtype: str = "float32"
+) -> Acceptance:
+    """Return how often the draft's likeliest id is the target's, over the answers of a shard; ``dtype``: of the products."""
     ids = np.array(target_ids)
     same, total = np.zeros(len(shard.ids)), np.zeros(len(shard.ids))
     for row, is_answer in enumerate(shard.is_answer):
         (learned,) = np.nonzero(is_answer)
         if not len(learned):
             continue
-        logits = _rows(draft, torch.tensor(shard.ids[row : row + 1]).long(), [torch.tensor(learned - 1)])
+        logits = _rows(draft, torch.tensor(shard.ids[row : row + 1]).long(), [torch.tensor(learned - 1)], dtype)
         said = ids[logits.argmax(-1).numpy()]
         same[row], total[row] = (said == shard.likeliest[row, learned, 0]).sum(), len(learned)
     greedy = shard.is_greedy
@@ -163,19 +177,18 @@ def _lessons(shard: Shard, columns: torch.Tensor, hard: float) -> Iterator[_Less
         )
 
 
-def _loss(draft: PreTrainedModel, lessons: Sequence[_Lesson], settings: DistilSettings) -> torch.Tensor:
+def _loss(draft: PreTrainedModel, lessons: Sequence[_Lesson], dtype: str) -> torch.Tensor:
     ids = torch.stack([lesson.ids for lesson in lessons])
-    with torch.autocast("cpu", torch.bfloat16, enabled=settings.dtype == "bfloat16"):
-        logits = _rows(draft, ids, [lesson.positions for lesson in lessons])
+    logits = _rows(draft, ids, [lesson.positions for lesson in lessons], dtype)
     columns, weights = (torch.cat([getattr(lesson, name) for lesson in lessons]) for name in ("columns", "weights"))
     log_q = logits.log_softmax(-1, dtype=torch.float32)
     return -(weights * log_q.gather(1, columns.long())).sum() / len(log_q)
 
 
-def _rows(draft: PreTrainedModel, ids: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
+def _rows(draft: PreTrainedModel, ids: torch.Tensor, positions: Sequence[torch.Tensor], dtype: str) -> torch.Tensor:
     """Return the logits after some positions of each row of ids, ``[num_positions, columns]``, row after row."""
     places = torch.cat([row * ids.shape[1] + position for row, position in enumerate(positions)])
-    with _head_on(draft, places):
+    with _head_on(draft, places), torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
         logits: torch.Tensor = draft(input_ids=ids, use_cache=False).logits
     return logits
 
@@ -239,7 +252,10 @@ def _restore(draft: PreTrainedModel, optimiser: Any, file: Path) -> tuple[int, f
     """Take up a checkpoint; return its step and the seconds of training before it."""
     if not file.is_file():
         return 0, 0.0
-    kept = torch.load(file, weights_only=True)
+    try:
+        kept = torch.load(file, weights_only=True)
+    except Exception as error:  # of pickles and archives there are many
+        raise damaged(file, error) from error
     with torch.no_grad():
         for name, parameter in own_parameters(draft):
             parameter.copy_(kept["draft"][name])

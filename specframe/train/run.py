@@ -14,18 +14,20 @@ from typing import Any, NamedTuple
 import attrs
 import torch
 
+from specframe.checks import count, one_of
+from specframe.errors import InvalidRequest
 from specframe.files import write_whole
+from specframe.layout import RECEIPT, WORK
 from specframe.loading import load_target
 from specframe.manifest.collector import collect
+from specframe.manifest.identity import Manifest
 from specframe.manifest.source import open_source
 from specframe.manifest.tensors import weigh_folder
 from specframe.train.corpus import Corpus, CorpusSettings, Prompts
 from specframe.train.distil import DistilSettings, Progress, acceptance, distil
 from specframe.train.prompts import prompt_digest, require_unsealed
-from specframe.train.shape import build_draft, choose_ids, choose_layers, round_to, save_draft
-from specframe.train.work import Code, changes, code_versions, short_digest, take_up
-
-RECEIPT = "provenance.json"
+from specframe.train.shape import build_draft, choose_ids, round_to, save_draft
+from specframe.train.work import Code, changes, code_versions, require_writable, short_digest, take_up, writing_to
 
 
 @attrs.frozen
@@ -34,10 +36,10 @@ class TrainSettings:
     more to measure by; ``dtype`` of the weights that are written.
     """
 
-    layers: int = 2
-    columns: int = 8192
-    shards: int = 12
-    dtype: str = "bfloat16"
+    layers: int = attrs.field(default=2, validator=count(1))
+    columns: int = attrs.field(default=8192, validator=count(1))
+    shards: int = attrs.field(default=12, validator=count(1))
+    dtype: str = attrs.field(default="bfloat16", validator=one_of("float32", "bfloat16", "float16"))
     corpus: CorpusSettings = attrs.field(factory=CorpusSettings)
     distil: DistilSettings = attrs.field(factory=DistilSettings)
 
@@ -62,19 +64,21 @@ def train_draft(
     *,
     sealed: frozenset[str] = frozenset(),
     say: Say = lambda stage: None,
-    save_every_s: float = 60.0,
 ) -> dict[str, Any]:
     """Make a draft for a target in ``output``, and return its receipt.
 
     Work that takes long is kept under ``output/work`` and taken up again: text by the same target, prompts, sealed list and
     settings of text; training by the same settings altogether, others begin it anew. Raises ``InvalidRequest`` for sealed
-    prompts, too few of them, and for text of other origin.
+    prompts, too few of them, settings that the target cannot fill, text of other origin, and a folder that cannot be
+    written; ``UnsupportedModel`` for a target that cannot be cut, or has no chat template.
     """
+    require_writable(output)
     require_unsealed(prompts, sealed)
     parted = Prompts(prompts, settings.corpus)
-    work, code = output / "work", code_versions()
-    identity = collect(open_source(model), weights=True)
-    layers = choose_layers(identity.model.num_layers or 1, settings.layers)
+    source = open_source(model)
+    _check_fits(collect(source), settings)
+    identity = collect(source, weights=True)
+    work, code = output / WORK, code_versions()
     origin = {
         "target": identity.digest,
         "prompts": hashlib.sha256("\n".join(map(prompt_digest, prompts)).encode()).hexdigest(),
@@ -82,39 +86,46 @@ def train_draft(
         "settings": attrs.asdict(settings.corpus),
     }
     corpus = Corpus(work / "corpus", settings.corpus, 1 + settings.shards)
-    wrote = take_up(work / "corpus", origin, code)
-    if corpus.missing:
-        _tell_of_changes("text", wrote, say)
-        _tell_of_repeats(parted, settings, say)
-        writer = load_target(model, dtype=settings.corpus.dtype)
-        corpus.grow(
-            writer, parted, sealed=sealed, progress=lambda done: say(_told_of_writing(done, 1 + settings.shards))
-        )
-        del writer
+    writer = load_target(model, dtype=settings.corpus.dtype) if corpus.missing else None
+    if writer is not None:  # a target that cannot be cut is refused before it writes
+        build_draft(writer.model, settings.layers, [0])
+    with writing_to(output):
+        wrote = take_up(work / "corpus", origin, code if writer is not None else None)
+        if writer is not None:
+            _tell_of_changes("text", wrote, say)
+            _tell_of_repeats(parted, settings, say)
+            corpus.grow(
+                writer, parted, sealed=sealed, progress=lambda done: say(_told_of_writing(done, 1 + settings.shards))
+            )
+    del writer
     held_out, *shards = corpus
+    if not (held_out.is_answer.any() and any(shard.is_answer.any() for shard in shards)):
+        raise InvalidRequest("shards", "must be more: the text holds no answers", settings.shards)
 
     chosen = {name: value for name, value in attrs.asdict(settings).items() if name != "corpus"}
     lesson = {"corpus": corpus.digest, "settings": chosen}
     course = work / f"training-{short_digest(lesson)}"
-    taught = take_up(course, lesson, code)
+    with writing_to(output):
+        taught = take_up(course, lesson, code)
     _tell_of_changes("training", taught, say)
     target = load_target(model, dtype="float32")
     target_ids = choose_ids(shards, settings.columns, target.facts.vocab_size, target.facts.stop_ids)
-    draft = build_draft(target.model, layers, target_ids)
-    trained = distil(
-        draft,
-        shards,
-        held_out,
-        target_ids,
-        settings.distil,
-        course / "checkpoint.pt",
-        progress=lambda news: say(_told_of_learning(news)),
-        save_every_s=save_every_s,
-    )
+    draft = build_draft(target.model, settings.layers, target_ids)
+    with writing_to(output):
+        trained = distil(
+            draft,
+            shards,
+            held_out,
+            target_ids,
+            settings.distil,
+            course / "checkpoint.pt",
+            progress=lambda news: say(_told_of_learning(news)),
+        )
     dtype: torch.dtype = getattr(torch, settings.dtype)
     round_to(draft, dtype)
     agreed = acceptance(draft, held_out, target_ids)
-    save_draft(draft, target_ids, target.tokenizer, output, dtype)
+    with writing_to(output):
+        save_draft(draft, target_ids, target, output, dtype, making=work / "draft")
     receipt = {
         "what": "a draft model made by 'specframe train-draft'; digests are SHA-256",
         "target": identity.digest,
@@ -132,13 +143,29 @@ def train_draft(
         "training": {"steps": trained.steps, "minutes": round(trained.seconds / 60, 2)},
         "result": {
             "weights": weigh_folder(output).digest,
-            "layers_of_the_target": layers,
+            "layers_of_the_target": [*range(settings.layers)],
             "held_out_acceptance": round(agreed.overall, 4),
             "held_out_acceptance_greedy": round(agreed.greedy, 4),
         },
     }
-    write_whole(output / RECEIPT, json.dumps(receipt, indent=2) + "\n")
+    with writing_to(output):
+        write_whole(output / RECEIPT, json.dumps(receipt, indent=2) + "\n")
     return receipt
+
+
+def _check_fits(target: Manifest, settings: TrainSettings) -> None:
+    """Raise ``InvalidRequest`` for settings that a target cannot fill."""
+    num_layers, limit, num_stops = (
+        target.model.num_layers,
+        target.positions.context_limit,
+        len(target.boundaries.stop_ids),
+    )
+    if num_layers is not None and settings.layers > num_layers:
+        raise InvalidRequest("layers", f"must be 1 to {num_layers}, the target's", settings.layers)
+    if settings.columns <= num_stops:
+        raise InvalidRequest("columns", f"must be more than the target's {num_stops} stop ids", settings.columns)
+    if limit is not None and settings.corpus.length > limit:
+        raise InvalidRequest("length", f"must be at most {limit}, the target's context", settings.corpus.length)
 
 
 def _told_of_writing(done: float, total: int) -> Stage:

@@ -36,7 +36,10 @@ class Script:
             raise UnsupportedModel(
                 f"the target has no chat template to write conversations with ({type(error).__name__}: {error})"
             ) from error
-        return cls(*(tuple(tokenizer.encode(part, add_special_tokens=False)) for part in parts))
+        opening, *others = (tuple(tokenizer.encode(part, add_special_tokens=False)) for part in parts)
+        if not all(others):
+            raise UnsupportedModel("the target's chat template puts nothing between turns, so none has an end")
+        return cls(opening or others[1], *others)  # a user's turn follows something, be it an earlier answer
 
 
 class Conversation:

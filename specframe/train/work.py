@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from specframe._version import __version__
-from specframe.errors import InvalidRequest
+from specframe.errors import InvalidRequest, LoadError, SpecframeError
 from specframe.files import write_whole
 from specframe.manifest.digest import canonical
 
 _STARTED = "started.json"
+_WRITABLE = "must be a folder that can be written, on a disk with room"
 
 Code = dict[str, str]
 
@@ -38,24 +42,57 @@ def short_digest(made_from: dict[str, Any]) -> str:
     return hashlib.sha256(canonical(made_from)).hexdigest()[:12]
 
 
-def take_up(folder: Path, made_from: dict[str, Any], code: Code) -> list[Code]:
-    """Begin a stage's folder, or go on in one; return the code that had a hand in it, in order, this run's last.
+def require_writable(output: Path) -> None:
+    """Raise ``InvalidRequest`` where a folder could not be made or written, before the work that goes into it."""
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = f"'{there}' is a file" if not there.is_dir() else f"'{there}' is not yours to write"
+        raise InvalidRequest("output", _WRITABLE, str(output), reason)
 
-    Raises ``InvalidRequest`` for a folder whose work is made from something else, naming what differs.
+
+@contextmanager
+def writing_to(output: Path) -> Iterator[None]:
+    """Turn what a disk refuses into one ``InvalidRequest``; what was written before is whole, and a next run goes on."""
+    try:
+        yield
+    except SpecframeError:
+        raise
+    except OSError as error:
+        raise InvalidRequest(
+            "output",
+            _WRITABLE,
+            str(output),
+            f"{error.strerror or error}; what is done is kept",
+        ) from error
+
+
+def damaged(file: Path, error: Exception) -> LoadError:
+    """Return the error for a file of work that cannot be read."""
+    return LoadError(f"'{file}' is damaged ({type(error).__name__}: {error}); remove it, and a next run makes it again")
+
+
+def take_up(folder: Path, made_from: dict[str, Any], code: Code | None) -> list[Code]:
+    """Begin a stage's folder, or go on in one; return the code that had a hand in it, in order.
+
+    ``code``: of this run, or None where it leaves the work as it is. Raises ``InvalidRequest`` for a folder whose work is
+    made from something else, naming what differs.
     """
     file = folder / _STARTED
     if file.is_file():
-        started = json.loads(file.read_text(encoding="utf-8"))
-        different = _differences(started["made_from"], made_from)
+        try:
+            started = json.loads(file.read_text(encoding="utf-8"))
+            different = _differences(started["made_from"], made_from)
+            hands: list[Code] = [dict(code) for code in started["code"]]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _other_work(folder, f"{_STARTED} is damaged") from error
         if different:
             raise _other_work(folder, ", ".join(different))
-        hands: list[Code] = started["code"]
     elif folder.is_dir() and any(folder.iterdir()):
         raise _other_work(folder, f"no {_STARTED}")
     else:
         hands = []
         folder.mkdir(parents=True, exist_ok=True)
-    if hands[-1:] != [code]:
+    if code is not None and hands[-1:] != [code]:
         hands = [*hands, code]
         write_whole(file, json.dumps({"made_from": made_from, "code": hands}, indent=2) + "\n")
     return hands
@@ -75,7 +112,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         inner = _flat(value) if isinstance(value, dict) else {"": value}
         flat |= {f"{name}.{part}".rstrip("."): item for part, item in inner.items()}
