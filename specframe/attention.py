@@ -1,9 +1,8 @@
 """Scaled dot-product attention that does not expand grouped keys and values.
 
-With grouped heads and a mask, transformers' path repeats K and V for every query head in every layer, and torch's CPU kernel
-converts half-precision keys once for each of them, even for one row. Here the heads of a group become rows of their shared
-key head: the same result to the bit, where a test says so, for a third of the reading. Everything else is the library's own
-function. Knows nothing about rounds.
+With grouped heads and a mask, transformers' path repeats K and V for every query head in every layer. This one gives the
+same result from the cache's views. So it does for one row in half precision, for which torch's CPU kernel packs the keys of a
+group once for each of its heads. Everything else is the library's own function. Knows nothing about rounds.
 """
 
 from __future__ import annotations
@@ -50,11 +49,14 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return output
-    batch, num_heads, _, dim = query.shape
-    grouped = query.reshape(batch, key.shape[1], num_groups * num_rows, dim)
-    mask = attention_mask.repeat(1, 1, num_groups, 1) if attention_mask is not None else None
-    mixed = scaled_dot_product_attention(grouped, key, value, mask, dropout, scale=scaling)
-    mixed = mixed.reshape(batch, num_heads, num_rows, value.shape[3])
+    if attention_mask is not None and query.device.type == "cpu":
+        mixed = scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scaling, enable_gqa=True)
+    else:
+        # Fused kernels take no grouped heads beside a mask: the heads of a group become rows of their shared key head.
+        grouped = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[3])
+        mask = attention_mask.repeat(1, 1, num_groups, 1) if attention_mask is not None else None
+        mixed = scaled_dot_product_attention(grouped, key, value, mask, dropout, scale=scaling)
+        mixed = mixed.reshape(query.shape[0], query.shape[1], num_rows, value.shape[3])
     return mixed.transpose(1, 2).contiguous(), None
 
 

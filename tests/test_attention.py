@@ -37,7 +37,7 @@ def causal_mask(num_rows=5, length=23, window=None):
 
 
 class Elsewhere(torch.Tensor):
-    """A CPU tensor that says that it is on another device."""
+    """A CPU tensor that says that it is on another device, so that the other branch runs here."""
 
     @property
     def device(self):
@@ -58,18 +58,20 @@ def plain_sdpa(monkeypatch):
 @pytest.mark.parametrize("mask_dtype", [torch.bool, torch.float64])
 @pytest.mark.parametrize("scaling", [None, 0.7])
 @pytest.mark.parametrize("num_groups", [2, 4])
+@pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.usefixtures("plain_sdpa")
-def test_grouped_heads_with_a_mask_equal_the_librarys_attention(num_groups, scaling, mask_dtype, window):
+def test_grouped_heads_with_a_mask_equal_the_librarys_attention(on_cpu, num_groups, scaling, mask_dtype, window):
     """A group that reads another group's keys, or a mask repeated in the wrong order, gives other numbers."""
     query, key, value = tensors(num_groups)
     mask = causal_mask(window=window)
     if mask_dtype is not torch.bool:
         mask = torch.zeros(mask.shape, dtype=mask_dtype).masked_fill(~mask, -torch.inf)
     module = SimpleNamespace(num_key_value_groups=num_groups)
-    found, _ = attention(module, query, key, value, mask, scaling=scaling)
+    asked = query if on_cpu else query.as_subclass(Elsewhere)
+    found, _ = attention(module, asked, key, value, mask, scaling=scaling)
     expected, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
     assert found.shape == expected.shape
-    assert torch.allclose(found, expected, rtol=0, atol=1e-14)
+    assert torch.allclose(found.as_subclass(torch.Tensor), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -17,6 +17,7 @@ import pytest
 import torch
 from models import KINDS, tiny_model
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, SmolLM3Config
 from typer.testing import CliRunner
 
 import specframe
@@ -68,7 +69,7 @@ def using(folder):
     return Strategy(drafters=(DrafterUse("draft_model", {"model": str(folder)}),))
 
 
-def test_a_trained_draft_runs_and_borrows(target, tmp_path):
+def test_a_trained_draft_runs_and_borrows(target, tmp_path, capfd):
     """The folder holds the draft's own tensors only; embeddings and head are the target's, and the text is too."""
     news = []
     receipt = train_draft(target, tmp_path / "draft", PROMPTS, SETTINGS, say=news.append)
@@ -83,7 +84,9 @@ def test_a_trained_draft_runs_and_borrows(target, tmp_path):
     assert receipt["target"] == collect(open_source(target), weights=True).digest
     assert json.loads((tmp_path / "draft" / "provenance.json").read_text()) == receipt
     expected = specframe.load(target).generate("hello", max_new_tokens=16).token_ids
+    capfd.readouterr()
     engine = specframe.load(target, strategy=using(tmp_path / "draft"))
+    assert "[transformers]" not in capfd.readouterr().err  # gaps are on purpose
     result = engine.generate("hello", max_new_tokens=16)
     assert result.token_ids == expected
     assert result.events == ()
@@ -348,12 +351,35 @@ def test_a_draft_begins_as_the_targets_layers(kind, target):
     expected = model(input_ids=ids, output_hidden_states=True)
     assert torch.allclose(draft(input_ids=ids).logits, expected.logits, atol=1e-5)
     first = build_draft(model, 1, range(10)).eval()
-    hidden = first(input_ids=ids, output_hidden_states=True)
-    assert torch.allclose(first.base_model(ids, output_hidden_states=True).hidden_states[0], expected.hidden_states[0])
-    assert hidden.logits.shape[-1] == 10
-    config = first.config.get_text_config()
-    assert config.num_hidden_layers == 1
-    assert len(getattr(config, "layer_types", None) or [1]) == 1
+    assert first(input_ids=ids).logits.shape == (1, 20, 10)
+    own, whole = first.state_dict(), model.state_dict()
+    borrowed = {id(first.get_input_embeddings().weight), id(first.get_output_embeddings().weight)}
+    for name, parameter in first.named_parameters():
+        assert id(parameter) in borrowed or torch.equal(own[name], whole[name]), name
+
+
+def test_what_is_listed_for_every_layer_is_cut():
+    """Two lists of SmolLM 3, one of which decides whether a layer rotates; token ids may be as many by chance."""
+    config = SmolLM3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        no_rope_layers=[1, 0, 1, 1],
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=[1, 2, 3, 4],
+        tie_word_embeddings=False,
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    draft = build_draft(model, 2, range(64)).eval()
+    assert (draft.config.no_rope_layers, draft.config.eos_token_id) == ([1, 0], [1, 2, 3, 4])
+    assert len(draft.config.layer_types) == 2
+    ids = torch.arange(20)[None]
+    expected = model(input_ids=ids, output_hidden_states=True).hidden_states[2]
+    assert torch.allclose(draft.base_model(ids).last_hidden_state, model.model.norm(expected), atol=1e-6)
 
 
 def test_the_commonest_ids_are_chosen():
@@ -426,6 +452,21 @@ def test_settings_are_checked_before_anything_is_written(target, tmp_path, chang
             },
         )
         train_draft(target, tmp_path / "draft", PROMPTS, settings)
+    assert not (tmp_path / "draft").exists()
+
+
+def test_wrong_options_of_the_command_are_one_line(target, tmp_path):
+    """With the option's name."""
+    for options, told in (
+        (["--steps", "0"], "'steps' must be an integer >= 1 (got 0)"),
+        (["--minutes", "-1"], "'minutes' must be > 0 (got -1.0)"),
+        (["--dtype", "half"], "'dtype' must be one of float32, bfloat16 (got 'half')"),
+        (["--prompts", str(tmp_path / "none.txt")], "'prompts' must be a file that can be read"),
+    ):
+        result = CliRunner().invoke(app, ["train-draft", str(target), "-o", str(tmp_path / "draft"), *options])
+        assert result.exit_code == 2
+        assert told in result.stderr
+        assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "draft").exists()
 
 
