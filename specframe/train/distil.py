@@ -44,7 +44,7 @@ class DistilSettings:
     rows: int = attrs.field(default=2, validator=count(1))
     rate: float = attrs.field(default=1.5e-3, validator=number(0, open_low=True))
     warmup: int = attrs.field(default=60, validator=count(0))
-    hard: float = attrs.field(default=0.5, validator=number(0, 1))
+    hard: float = attrs.field(default=0.25, validator=number(0, 1))
     seed: int = attrs.field(default=0, validator=count(0))
     dtype: str = attrs.field(default="float32", validator=one_of("float32", "bfloat16"))
 
@@ -105,7 +105,7 @@ def distil(
     lessons = [lesson for shard in shards for lesson in _lessons(shard, columns, settings.hard)]
     watched = Shard(*(part[:_NUM_WATCHED] for part in held_out))
     parameters = [parameter for _, parameter in own_parameters(draft)]
-    optimiser = torch.optim.AdamW(parameters, lr=settings.rate, weight_decay=0.01, betas=(0.9, 0.95), fused=True)
+    optimiser = torch.optim.AdamW(parameters, lr=settings.rate, weight_decay=0.1, betas=(0.9, 0.95), fused=True)
     step, before = _restore(draft, optimiser, checkpoint)
     seconds, loss, order = before, math.nan, _Order(len(lessons), settings)
     started = saved = time.monotonic()
