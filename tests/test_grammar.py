@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from specframe.policy import Pipeline, SamplingPolicy
+from specframe.pipeline import Pipeline
+from specframe.policy import SamplingPolicy
 from specframe.prefix import Prefix
 from specframe.proposal import Proposal
 from specframe.random import CounterRandom

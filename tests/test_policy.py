@@ -11,7 +11,8 @@ from transformers.generation import logits_process as library
 
 from specframe.distribution import NotADistribution
 from specframe.errors import GrammarError, InvalidRequest
-from specframe.policy import Pipeline, SamplingPolicy, top_choices
+from specframe.pipeline import Pipeline, top_choices
+from specframe.policy import SamplingPolicy
 from specframe.prefix import Prefix
 
 V = 40

@@ -25,7 +25,8 @@ from wrong import (
 )
 
 from specframe.distribution import Distribution, NotADistribution
-from specframe.policy import Pipeline, SamplingPolicy
+from specframe.pipeline import Pipeline
+from specframe.policy import SamplingPolicy
 from specframe.prefix import Prefix
 from specframe.proposal import Proposal
 from specframe.random import CounterRandom, Purpose

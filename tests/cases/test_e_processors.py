@@ -11,7 +11,8 @@ from models import engine_on, random_table
 from transformers import LogitsProcessor
 from transformers.generation import logits_process as library
 
-from specframe.policy import Pipeline, SamplingPolicy
+from specframe.pipeline import Pipeline
+from specframe.policy import SamplingPolicy
 from specframe.prefix import Prefix
 from specframe.rows import Row
 from specframe.testing import Adversary, Oracle
