@@ -11,7 +11,7 @@ import torch
 
 from specframe.distribution import NotADistribution
 from specframe.errors import ProposalError
-from specframe.pipeline import Pipeline
+from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.proposal import Drawn
 from specframe.rows import Row

@@ -17,7 +17,7 @@ from specframe.drafting import Drafting
 from specframe.drawing import DraftContext
 from specframe.errors import TargetError
 from specframe.lengths import LengthPolicy, make_policy
-from specframe.pipeline import Pipeline, top_choices
+from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure, is_replayable
 from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round

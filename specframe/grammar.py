@@ -1,7 +1,7 @@
 """The grammar protocol: a pure state machine whose mask is part of the target's declared distribution.
 
 Knows nothing about any grammar language. Its place in the pipeline is after the caller's processors and before
-temperature (``pipeline.py``); row i of a block sees the state after ``proposal[:i]``.
+temperature (``policy.py``); row i of a block sees the state after ``proposal[:i]``.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ import attrs
 from specframe.constraint import Constraint, in_force, is_grammar, read_constraint
 from specframe.errors import InvalidRequest
 from specframe.grammar import Grammar
-from specframe.policy import SamplingPolicy
 from specframe.prompt import Prompt, encode
 from specframe.proposal import TargetFacts
 from specframe.random import fresh_seed
+from specframe.sampling import SamplingPolicy
 from specframe.stop import StopStrings, as_stop_strings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from specframe.distribution import Distribution
-from specframe.pipeline import Pipeline, checked
+from specframe.policy import Pipeline, checked
 from specframe.prefix import Prefix
 from specframe.verify import Choice
 

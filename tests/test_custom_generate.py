@@ -23,7 +23,7 @@ from transformers.generation import logits_process as library
 
 from specframe import DrafterUse, InvalidRequest, Length, Strategy, as_custom_generate
 from specframe.custom_generate import _policy
-from specframe.pipeline import Pipeline
+from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.testing import byte_tokenizer
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from specframe.drawing import DraftContext
-from specframe.pipeline import Pipeline
+from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round, TokenView, lend
 from specframe.request import Request

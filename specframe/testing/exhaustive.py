@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from specframe.distribution import Distribution, Floats
 from specframe.generation import Generation
-from specframe.pipeline import Pipeline
+from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.proposal import Drafter, Drawn
 from specframe.random import Purpose, Random
