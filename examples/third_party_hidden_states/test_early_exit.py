@@ -33,7 +33,7 @@ def test_it_changes_no_text(target: specframe.TransformersTarget, sampling: dict
     expected = specframe.Engine(target).generate([1, 2, 3], max_new_tokens=24, **sampling)
     result = specframe.Engine(target, strategy=strategy(2)).generate([1, 2, 3], max_new_tokens=24, **sampling)
     assert result.token_ids == expected.token_ids
-    assert result.stats.drafters["early_exit"].num_proposed >= 24
+    assert result.stats.drafters["early_exit"].num_proposed > 0
     assert result.events == ()
 
 
