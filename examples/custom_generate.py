@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import specframe
 
@@ -18,7 +19,8 @@ MESSAGES = [
 
 def main() -> None:
     target = specframe.load_target("demo")  # your code has a model and a tokenizer already
-    model, tokenizer = target.model, target.tokenizer
+    model: Any = target.model
+    tokenizer = target.tokenizer
 
     inputs = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     arguments = {**inputs, "max_new_tokens": MAX_NEW_TOKENS, "do_sample": False}

@@ -17,7 +17,12 @@ from specframe.testing import QUICK, certify_strategy
 def target() -> specframe.TransformersTarget:
     """Return a Llama of three random layers."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3}
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+    }
     config = LlamaConfig(**sizes, vocab_size=64, eos_token_id=None)
     return specframe.TransformersTarget(LlamaForCausalLM(config).eval())
 
