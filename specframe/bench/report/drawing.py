@@ -1,0 +1,46 @@
+"""Drawing charts: as SVG and PNG files, and as parts of a page. The only module that runs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from specframe.bench.report.chart import Chart
+from specframe.bench.report.palette import SETTINGS
+from specframe.bench.report.study import Study
+
+
+class Drawn(NamedTuple):
+    """A chart with its rows; ``svg`` and ``png`` are files, both empty where ``missing`` says why there is no drawing."""
+
+    chart: Chart
+    rows: Sequence[Any]
+    missing: str | None
+    svg: bytes
+    png: bytes
+
+
+def draw(chart: Chart, study: Study) -> Drawn:
+    """Draw a chart. The same results give the same bytes."""
+    rows = chart.rows_of(study)
+    settings = {**SETTINGS, "svg.hashsalt": chart.key}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name may be in any script; the SVG has it as text
+        figure = Figure(layout="constrained")
+        missing = chart.draw(figure, rows, study)
+        if missing is not None:
+            return Drawn(chart, rows, missing, b"", b"")
+        return Drawn(
+            chart, rows, None, _saved(figure, "svg", {"Date": None, "Creator": None}), _saved(figure, "png", {"Software": None})
+        )
+
+
+def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, metadata=metadata)
+    return file.getvalue()
