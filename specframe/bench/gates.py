@@ -66,6 +66,7 @@ DEFAULT_GATES = (
         at_least=1.0,
         otherwise=DELETE,
         reason="greedy mismatches under matched identities are the report's first fault: zero, stop positions included",
+        is_optional=True,  # sampling under residual verification gives other texts of the same law
     ),
     Gate("distribution", at_least=1.0, otherwise=DELETE, reason="a biased sampler is no accelerator"),
     Gate("failures", at_most=0.0, otherwise=DELETE, reason="rollback and cancellation must be reliable"),
@@ -114,6 +115,11 @@ DEFAULT_GATES = (
         reason="gains from repetition must not be paid for in conversation",
     ),
 )
+
+
+def default_gates(*, is_greedy: bool) -> tuple[Gate, ...]:
+    """Return the default gates for a plan; greedy decoding says nothing about the law of samples, and asks for nothing."""
+    return tuple(gate for gate in DEFAULT_GATES if not (is_greedy and gate.metric == "distribution"))
 
 
 @attrs.frozen

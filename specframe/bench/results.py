@@ -178,6 +178,7 @@ class Results:
     num_bytes: int
 
 
+_BEGINNING = b'{"line": "header"'
 _KINDS: dict[str, type[Any]] = {"header": Header, "arm": ArmRecord, "request": RequestRecord}
 
 
@@ -211,6 +212,13 @@ def read_results(path: str | Path) -> Results:
     return Results(header, arms, tuple(requests.values()), len(whole))
 
 
+def is_unbegun(path: Path) -> bool:
+    """Tell whether a file holds nothing, or part of its first line only: what is left of a run that was killed at once."""
+    with open(path, "rb") as file:
+        data = file.read(len(_BEGINNING))
+        return _BEGINNING.startswith(data) or (data == _BEGINNING and b"\n" not in file.read())
+
+
 def _read_line(line: bytes, where: str) -> Header | ArmRecord | RequestRecord:
     try:
         record = json.loads(line)
@@ -241,10 +249,10 @@ class ResultWriter:
     def __init__(self, path: str | Path, *, num_bytes: int = 0) -> None:
         self._path = Path(path)
         try:
-            self._file = open(self._path, "ab", buffering=0)
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115  # closed by close()
             self._file.truncate(num_bytes)
         except OSError as error:
-            raise self._not_written(error) from error
+            raise not_written(self._path, error) from error
         self._num_bytes = num_bytes
 
     def write(self, record: Header | ArmRecord | RequestRecord) -> None:
@@ -259,7 +267,7 @@ class ResultWriter:
             os.fsync(self._file.fileno())
         except OSError as error:
             self._file.truncate(self._num_bytes)
-            raise self._not_written(error) from error
+            raise not_written(self._path, error) from error
         self._num_bytes += len(data)
 
     def close(self) -> None:
@@ -272,8 +280,10 @@ class ResultWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _not_written(self, error: OSError) -> ResultsNotWritten:
-        return ResultsNotWritten(
-            f"results '{self._path.name}' cannot be written: {error.strerror}; what is finished is in the file, and the "
-            "same command goes on from there"
-        )
+
+def not_written(path: Path, error: OSError) -> ResultsNotWritten:
+    """Return the error of a file that cannot be written, with the way out."""
+    return ResultsNotWritten(
+        f"results '{path.name}' cannot be written: {error.strerror}; what is finished is in the file, and the same command "
+        "goes on from there"
+    )
