@@ -108,7 +108,8 @@ class Prediction:
 
     ``plain_s``, ``speculative_s``: seconds per token while decoding; ``decode_speed``: their ratio; ``speed``: end to end at
     the outputs' own lengths; ``min_tokens``: N_min with loading and prefilling the draft, infinite where it never pays;
-    ``break_even``: N_min over the median length of the outputs.
+    ``break_even``: N_min over the median length of the outputs; ``session``: what falls due once,
+    loading included.
     """
 
     plain_s: float
@@ -117,6 +118,7 @@ class Prediction:
     speed: float
     min_tokens: float
     break_even: float
+    session: SessionCosts
 
 
 @attrs.frozen
@@ -397,12 +399,13 @@ def predict(own: Sequence[RequestRecord], plain: Sequence[RequestRecord], arm: A
         num_tokens += count * expected_tokens(survival[:length])
     speculative_s = spent_s / num_tokens
     session = SessionCosts(
+        target_load_s=(arm.target_load_s if arm is not None else None) or 0.0,
         target_prefill_s=statistics.median(record.first_token_s or 0.0 for record in plain),
         draft_load_s=(arm.drafters_load_s if arm is not None else None) or 0.0,
-        draft_prefill_s=statistics.median(map(_draft_prefill_s, own)),
+        draft_prefill_s=statistics.median(map(draft_prefill_s, own)),
     )
     num_decoded = [len(record.token_ids) - record.num_first for record in own]
-    in_turn = attrs.evolve(session, draft_load_s=0.0)  # requests are timed on what is loaded
+    in_turn = attrs.evolve(session, target_load_s=0.0, draft_load_s=0.0)  # requests are timed on what is loaded
     baseline_s = sum(in_turn.baseline_s(count, plain_s) for count in num_decoded)
     least = session.min_tokens(plain_s, speculative_s)
     return Prediction(
@@ -412,10 +415,11 @@ def predict(own: Sequence[RequestRecord], plain: Sequence[RequestRecord], arm: A
         speed=baseline_s / sum(in_turn.speculative_s(count, speculative_s) for count in num_decoded),
         min_tokens=least,
         break_even=least / max(statistics.median(num_decoded), 1),
+        session=session,
     )
 
 
-def _draft_prefill_s(record: RequestRecord) -> float:
+def draft_prefill_s(record: RequestRecord) -> float:
     """Return what the first round that drafted took to draft beyond the median of those like it."""
     rounds = [row for row in round_seconds(record) if row.num_proposed]
     if not rounds:
