@@ -14,6 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from specframe.bench.report.palette import GRID, WIDTH
 from specframe.bench.report.study import Study
+from specframe.bench.report.visible import short
 
 _LINE = 11.0  # between names, in points
 _RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)
@@ -48,7 +49,7 @@ def grid(figure: Figure, names: Sequence[str], *, num_columns: int, row_height: 
     for spare in made[len(names) :]:
         spare.remove()
     for axes, name in zip(made, names, strict=False):
-        axes.set_title(name, fontsize=8.5)
+        axes.set_title(short(name), fontsize=8.5)
     for axes in made[: len(names)][-num_columns:]:
         axes.tick_params(labelbottom=True)
     return dict(zip(names, made, strict=False))
@@ -57,7 +58,7 @@ def grid(figure: Figure, names: Sequence[str], *, num_columns: int, row_height: 
 def legend(figure: Figure, arms: Sequence[str], study: Study, *, has_markers: bool = True) -> None:
     """Put one legend of arms above everything."""
     hidden = {} if has_markers else {"marker": ""}
-    handles = [Line2D([], [], label=arm, **{**study.looks[arm].line, **hidden}) for arm in arms]
+    handles = [Line2D([], [], label=short(arm), **{**study.looks[arm].line, **hidden}) for arm in arms]
     figure.legend(handles=handles, loc="outside upper left", ncols=2 if len(arms) > 1 else 1)
 
 
@@ -82,11 +83,13 @@ def name_points(axes: Axes, points: Mapping[str, tuple[float, float]], study: St
     placed = {arm: axes.transData.transform(point) * to_points for arm, point in points.items()}
     middle = axes.bbox.x0 + axes.bbox.width * 0.6
     for is_left in (True, False):
-        arms = sorted((arm for arm in points if (placed[arm][0] > middle * to_points) == is_left), key=lambda arm: placed[arm][1])
+        arms = sorted(
+            (arm for arm in points if (placed[arm][0] > middle * to_points) == is_left), key=lambda arm: placed[arm][1]
+        )
         for arm, y in zip(arms, spread([placed[arm][1] for arm in arms], _LINE), strict=True):
             shift = y - placed[arm][1]
             axes.annotate(
-                arm,
+                short(arm),
                 points[arm],
                 xytext=(-9 if is_left else 9, shift),
                 textcoords="offset points",

@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from specframe.bench.report.chart import Chart
-from specframe.bench.report.palette import SETTINGS
+from specframe.bench.report.palette import SETTINGS, WIDTH
 from specframe.bench.report.study import Study
 
 
 class Drawn(NamedTuple):
-    """A chart with its rows; ``svg`` and ``png`` are files, both empty where ``missing`` says why there is no drawing."""
+    """A chart, its rows, and its drawing as files; ``missing`` says why there is nothing to draw, and the files say it too."""
 
     chart: Chart
     rows: Sequence[Any]
@@ -30,14 +31,16 @@ def draw(chart: Chart, study: Study) -> Drawn:
     rows = chart.rows_of(study)
     settings = {**SETTINGS, "svg.hashsalt": chart.key}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name may be in any script; the SVG has it as text
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from font"
+        )  # a name may be of any script; the SVG has it as text
         figure = Figure(layout="constrained")
         missing = chart.draw(figure, rows, study)
         if missing is not None:
-            return Drawn(chart, rows, missing, b"", b"")
-        return Drawn(
-            chart, rows, None, _saved(figure, "svg", {"Date": None, "Creator": None}), _saved(figure, "png", {"Software": None})
-        )
+            figure = Figure((WIDTH, 1.4), layout="constrained")
+            figure.text(0.5, 0.5, fill(missing, 66), ha="center", va="center")
+        svg = _saved(figure, "svg", {"Date": None, "Creator": None})
+        return Drawn(chart, rows, missing, svg, _saved(figure, "png", {"Software": None}))
 
 
 def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:

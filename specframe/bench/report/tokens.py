@@ -16,11 +16,11 @@ from specframe.bench.results import ACCEPTED, CORRECTION, EXTRA, PLAIN, Origin, 
 MOST_TOKENS = 200
 NAMES = {
     ACCEPTED: "proposed and accepted",
-    CORRECTION: "the target's own, in place of a rejected one",
-    EXTRA: "the target's own, after a proposal that stood whole",
-    PLAIN: "the target's own, nothing was proposed",
+    CORRECTION: "of the target in place of a rejected one",
+    EXTRA: "of the target after a proposal that stood whole",
+    PLAIN: "of the target where nothing was proposed",
 }
-"""What each origin is called."""
+"""What tokens of each origin are, after their number."""
 
 
 class Token(NamedTuple):
@@ -41,13 +41,13 @@ class Round(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One output. ``counts``: tokens by origin; ``num_left``: tokens that are not shown."""
+    """One output. ``told``: its tokens counted by origin; ``num_left``: those that are not shown."""
 
     arm: str
     stratum: str
     name: str
     rounds: tuple[Round, ...]
-    counts: dict[str, int]
+    told: str
     num_left: int
 
 
@@ -60,24 +60,24 @@ def drafters_of(study: Study) -> list[str]:
 def samples(study: Study, arm: str) -> list[Sample]:
     """Return the first output of an arm in each stratum that tells where its tokens come from."""
     numbers = {name: number for number, name in enumerate(drafters_of(study), start=1)}
-    found = []
-    for stratum in study.strata:
-        told = [request for request in study.finished(arm, stratum) if request.origins and request.pieces]
-        if told:
-            found.append(_sample(min(told, key=lambda request: (request.repeat, request.index)), numbers))
-    return found
+    first: dict[str, RequestRecord] = {}
+    for request in study.finished(arm):
+        if request.origins and request.pieces:
+            first.setdefault(request.kind, request)
+    return [_sample(first[kind], numbers) for kind in study.summary.kinds if kind in first]
 
 
 def _sample(request: RequestRecord, numbers: dict[str, int]) -> Sample:
     origins = [Origin.parse(text) for text in request.origins]
-    rounds = tuple(_rounds(request, origins, numbers))
+    counts = [(sum(origin.how == how for origin in origins), name) for how, name in NAMES.items()]
+    told = ", ".join(f"{count} {name}" for count, name in counts if count)
     return Sample(
         request.arm,
         request.kind,
         request.name,
-        rounds,
-        {name: sum(origin.how == how for origin in origins) for how, name in NAMES.items()},
-        max(0, len(request.token_ids) - MOST_TOKENS),
+        tuple(_rounds(request, origins, numbers)),
+        f"{len(origins)} tokens: {told}.",
+        max(0, len(origins) - MOST_TOKENS),
     )
 
 

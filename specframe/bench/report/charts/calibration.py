@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def rows_of(study: Study) -> list[Row]:
 
 def _bins(pairs: Sequence[tuple[float, bool]]) -> list[Sequence[tuple[float, bool]]]:
     edges = [round(index * len(pairs) / NUM_BINS) for index in range(NUM_BINS + 1)]
-    return [pairs[start:end] for start, end in zip(edges, edges[1:], strict=False) if end > start]
+    return [pairs[start:end] for start, end in pairwise(edges) if end > start]
 
 
 def _row(arm: str, drafter: str, pairs: Sequence[tuple[float, bool]]) -> Row:

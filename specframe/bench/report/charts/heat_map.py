@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 from specframe.bench.report.chart import Chart, arms_of
 from specframe.bench.report.palette import SURFACE, WIDTH
 from specframe.bench.report.study import ALL, Study
+from specframe.bench.report.visible import short
 
 _SPEED = LinearSegmentedColormap.from_list("speed", ("#a63603", "#fdae6b", "#f7f7f7", "#74add1", "#08519c"))
 _QUALITY = LinearSegmentedColormap.from_list("quality", ("#54278f", "#9e9ac8", "#f2f0f7"))
@@ -68,7 +69,11 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
         return "No request was finished."
     strata = list(dict.fromkeys(row.stratum for row in rows))
     arms = arms_of(rows)
-    panels = {"times faster": (_SPEED, _speed), "% equal texts": (_QUALITY, _equal), "% right answers": (_QUALITY, _right)}
+    panels = {
+        "times faster": (_SPEED, _speed),
+        "% equal texts": (_QUALITY, _equal),
+        "% right answers": (_QUALITY, _right),
+    }
     if not any(row.num_judged for row in rows):
         del panels["% right answers"]
     figure.set_size_inches(WIDTH, 0.24 * len(strata) + 1.5)
@@ -78,11 +83,13 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
         for row in rows:
             _draw_cell(axes, arms.index(row.arm), strata.index(row.stratum), cell_of(row), colours)
         axes.set_xlim(-0.5, len(arms) - 0.5)
-        axes.set_xticks(range(len(arms)), arms, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
+        axes.set_xticks(
+            range(len(arms)), [short(arm) for arm in arms], rotation=40, ha="right", rotation_mode="anchor", fontsize=8
+        )
         axes.tick_params(length=0)
         axes.grid(False)
         axes.spines[:].set_visible(False)
-    made[0].set_yticks(range(len(strata)), strata, fontsize=8.5)
+    made[0].set_yticks(range(len(strata)), [short(name) for name in strata], fontsize=8.5)
     made[0].set_ylim(len(strata) - 0.5, -0.5)
     return None
 

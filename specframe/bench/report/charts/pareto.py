@@ -17,7 +17,7 @@ MEASURES = {"latency": "latency", "energy": "energy per token", "memory": "peak 
 
 
 class Row(NamedTuple):
-    """An arm over plain decoding: latency (1 over the median speed-up), joules per token and peak resident bytes; less is better.
+    """An arm over plain decoding, less is better: latency (1 over the median speed-up), joules per token, peak resident bytes.
 
     ``is_on_frontier``: no arm is at least as good in every measure that all arms have, and better in one.
     """

@@ -6,12 +6,14 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specframe.bench.report.chart import Chart
-from specframe.bench.report.palette import GRID, INK, WIDTH
-from specframe.bench.report.study import Study, mean
-from specframe.bench.results import RequestRecord
+from specframe.bench.metrics import draft_prefill_s
+from specframe.bench.report.chart import Chart, arms_of
+from specframe.bench.report.palette import INK, QUIET, WIDTH
+from specframe.bench.report.study import Study
+from specframe.bench.report.visible import short
 
 LOAD_TARGET, LOAD_DRAFTERS, DRAFT_PREFILL, UNTOLD, TOTAL = (
     "load target",
@@ -44,124 +46,82 @@ class Row(NamedTuple):
 
 
 def rows_of(study: Study) -> list[Row]:
-    """Return the steps of each arm that has requests, one after another, and their total."""
+    """Return the steps of each arm that has finished requests, one after another, and their total."""
     return [row for arm in study.arms if study.finished(arm) for row in (*_once(study, arm), *_steps(study, arm))]
 
 
 def _once(study: Study, arm: str) -> list[Row]:
     record = study.results.arms.get(arm)
-    if record is None:
-        return [Row(arm, LOAD_TARGET, True, 0.0, None), Row(arm, LOAD_DRAFTERS, True, 0.0, None)]
-    return [
-        Row(arm, LOAD_TARGET, True, 0.0, record.target_load_s),
-        Row(arm, LOAD_DRAFTERS, True, record.target_load_s or 0.0, record.drafters_load_s),
-    ]
+    target_s, drafters_s = (record.target_load_s, record.drafters_load_s) if record is not None else (None, None)
+    return [Row(arm, LOAD_TARGET, True, 0.0, target_s), Row(arm, LOAD_DRAFTERS, True, target_s or 0.0, drafters_s)]
 
 
 def _steps(study: Study, arm: str) -> list[Row]:
     requests = study.finished(arm)
-    total = mean(request.end_to_end_s for request in requests if request.end_to_end_s is not None)
-    told = [_phases(request) for request in requests]
+    total = statistics.fmean(request.end_to_end_s or 0.0 for request in requests)
+    phases = dict(study.cell(arm).phases)
+    if not phases:
+        return [Row(arm, UNTOLD, False, 0.0, total), Row(arm, TOTAL, False, 0.0, total)]
+    phases[DRAFT_PREFILL] = statistics.fmean(map(draft_prefill_s, requests))
+    phases["draft"] -= phases[DRAFT_PREFILL]
     rows, start = [], 0.0
-    if all(told):
-        for phase, name in STEPS.items():
-            seconds = sum(phases.get(phase, 0.0) for phases in told) / len(told)
-            rows.append(Row(arm, name, False, start, seconds))
-            start += seconds
-    else:
-        rows.append(Row(arm, UNTOLD, False, 0.0, total))
+    for phase, name in STEPS.items():
+        rows.append(Row(arm, name, False, start, phases[phase]))
+        start += phases[phase]
     return [*rows, Row(arm, TOTAL, False, 0.0, total)]
-
-
-def _phases(request: RequestRecord) -> dict[str, float]:
-    phases = dict(request.phases)
-    if "draft" in phases:
-        phases[DRAFT_PREFILL] = draft_prefill_s(request)
-        phases["draft"] -= phases[DRAFT_PREFILL]
-    return phases
-
-
-def draft_prefill_s(request: RequestRecord) -> float:
-    """Return P_d: how much longer the first drafting took than those after it in the median, in seconds; at least 0.
-
-    A draft reads the prompt when it is first asked, and the records hold no other trace of it.
-    """
-    drafted = [
-        seconds
-        for seconds, num_proposed in zip(request.rounds.draft_s, request.rounds.num_proposed, strict=True)
-        if num_proposed
-    ]
-    return max(0.0, drafted[0] - statistics.median(drafted[1:])) if len(drafted) > 1 else 0.0
 
 
 def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     """Draw one waterfall below another, and what is loaded once below them."""
-    arms = list(dict.fromkeys(row.arm for row in rows if row.seconds is not None and not row.is_once))
-    if not arms:
+    steps = {arm: [row for row in rows if row.arm == arm and not row.is_once] for arm in arms_of(rows)}
+    if not steps:
         return "No request was finished."
-    steps = {arm: [row for row in rows if row.arm == arm and not row.is_once] for arm in arms}
     loaded = [row for row in rows if row.is_once and row.seconds]
-    loads = list(dict.fromkeys(row.arm for row in loaded))
-    heights = [len(steps[arm]) + 1.2 for arm in arms] + ([len(loads) + 1.6] if loads else [])
+    heights = [len(part) + 1.2 for part in steps.values()] + ([len(arms_of(loaded)) + 1.6] if loaded else [])
     figure.set_size_inches(WIDTH, 0.155 * sum(heights) + 0.7)
     panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights).flat)
-    longest = max(row.seconds or 0.0 for arm in arms for row in steps[arm])
-    baseline_s = next((row.seconds for row in rows if (row.arm, row.step) == (study.baseline, TOTAL)), None)
-    for arm, axes in zip(arms, panels, strict=False):
-        axes.set_title(arm, fontsize=8.5)
-        for place, row in enumerate(steps[arm]):
-            seconds = row.seconds or 0.0
-            colour = INK if row.step == TOTAL else study.looks[arm].colour
-            axes.barh(place, seconds, left=row.start_s, height=0.72, color=colour)
-            axes.annotate(
-                _seconds(row.seconds),
-                (row.start_s + seconds, place),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7.5,
-            )
+    longest = max(row.seconds or 0.0 for row in rows if row.step == TOTAL)
+    baseline_s = next((row.seconds for row in rows if (row.arm, row.step) == (study.summary.baseline, TOTAL)), None)
+    for axes, (arm, part) in zip(panels, steps.items(), strict=False):
+        _draw_bars(axes, short(arm), part, [row.step for row in part])
         if baseline_s is not None:
             axes.axvline(baseline_s, color=INK, linewidth=0.8, linestyle=(0, (1, 1.5)))
-        axes.set_yticks(range(len(steps[arm])), [row.step for row in steps[arm]], fontsize=8)
+        for bar, row in zip(axes.patches, part, strict=True):
+            bar.set_facecolor(INK if row.step == TOTAL else study.looks[arm].colour)
         axes.set_xlim(0, longest * 1.18)
-        axes.invert_yaxis()
-        axes.grid(False, axis="y")
-        axes.tick_params(labelbottom=arm == arms[-1], length=0)
-    panels[len(arms) - 1].set_xlabel("seconds of a request, mean; dotted: total of plain decoding")
-    if loads:
-        _draw_loads(panels[-1], loads, loaded)
+        axes.tick_params(labelbottom=False)
+    last = panels[len(steps) - 1]
+    last.tick_params(labelbottom=True)
+    last.set_xlabel("seconds of a request, mean; dotted: total of plain decoding")
+    if loaded:
+        axes = panels[-1]
+        _draw_bars(axes, "loading, once", loaded, [short(row.arm) for row in loaded])
+        for bar, row in zip(axes.patches, loaded, strict=True):
+            bar.set_facecolor(QUIET if row.step == LOAD_TARGET else INK)
+        axes.margins(x=0.18)
+        axes.set_xlabel("seconds; grey: the target, black: drafters after it")
     return None
 
 
-def _draw_loads(axes, loads, loaded) -> None:  # type: ignore[no-untyped-def]
-    axes.set_title("loading, once", fontsize=8.5)
-    for row in loaded:
-        place = loads.index(row.arm)
-        axes.barh(
-            place,
-            row.seconds,
-            left=row.start_s,
-            height=0.72,
-            color=GRID if row.step == LOAD_TARGET else INK,
-            edgecolor=INK,
-            linewidth=0.5,
-        )
-    for place, arm in enumerate(loads):
-        total = sum(row.seconds for row in loaded if row.arm == arm)
-        axes.annotate(
-            _seconds(total), (total, place), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5
-        )
-    axes.set_yticks(range(len(loads)), loads, fontsize=8)
-    axes.margins(x=0.15)
+def _draw_bars(axes: Axes, title: str, rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Draw a bar for each row, those of one name on one line, with its seconds behind the last of a line."""
+    lines = list(dict.fromkeys(names))
+    ends: dict[str, tuple[float, float]] = {}
+    for name, row in zip(names, rows, strict=True):
+        seconds = row.seconds or 0.0
+        axes.barh(lines.index(name), seconds, left=row.start_s, height=0.72)
+        ends[name] = row.start_s + seconds, ends.get(name, (0.0, 0.0))[1] + seconds
+    for name, (end, seconds) in ends.items():
+        place = (end, lines.index(name))
+        axes.annotate(_spell(seconds), place, xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5)
+    axes.set_title(title, fontsize=8.5)
+    axes.set_yticks(range(len(lines)), lines, fontsize=8)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
-    axes.set_xlabel("seconds; light: the target, dark: drafters")
+    axes.tick_params(length=0)
 
 
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "not measured"
+def _spell(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 

@@ -60,7 +60,9 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
         for arm in arms:
             points = [row for row in drawn if (row.stratum, row.arm) == (stratum, arm)]
             survival = [row.survival for row in points]
-            axes.plot([row.position for row in points], survival, **study.looks[arm].line, markersize=3.2, clip_on=False)
+            axes.plot(
+                [row.position for row in points], survival, **study.looks[arm].line, markersize=3.2, clip_on=False
+            )
     first = next(iter(panels.values()))
     first.set_ylim(0, 1)
     first.set_xlim(0.5, max(row.position for row in drawn) + 0.5)
