@@ -80,6 +80,10 @@ def plan(
             "--entropies", rich_help_panel=SAMPLING, help="Record those of drafts' distributions, which takes time."
         ),
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory/--no-memory", help="Load each arm once in a process of its own, for its memory."),
+    ] = True,
     gates: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Gates of your own, as a JSON list.", show_default=False)
     ] = None,
@@ -116,6 +120,7 @@ def plan(
         kernel=kernel,
         sampling=given or None,
         keeps_entropies=entropies,
+        weighs_arms=memory,
         max_new_tokens=max_new_tokens,
         repeats=repeats,
         seeds=tuple(seed or [0]),
@@ -230,7 +235,7 @@ class _Teller:
 
         self._console = Console(stderr=True, highlight=False)
         self._bar = progress.Progress(
-            progress.TextColumn("{task.description:46.46}"),
+            progress.TextColumn("{task.description:46.46}", markup=False),
             progress.BarColumn(bar_width=20),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[left]}"),

@@ -30,6 +30,8 @@ class Gate:
     is_optional: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise ValueError(f"'metric' must be one of {', '.join(METRICS)} (got {self.metric!r})")
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"gate '{self.metric}' must have one of at_least and at_most")
 

@@ -61,7 +61,8 @@ class Plan:
     ``model``: the target's name, ``target`` the digest of its manifest, or None; ``dtype``, ``device``, ``kernel``: as for
     ``load``; ``sampling``: the policy of all arms, None for greedy; ``seeds``: the seed family, taken in turn by the repeats
     of a sampled request; ``order_seed`` shuffles the arms; ``keeps_entropies``: whether draft laws' entropies are recorded,
-    which takes time; ``machine``: its class; ``version``: of specframe.
+    which takes time; ``weighs_arms``: whether each arm's memory and loading are measured in a process of its own;
+    ``machine``: its class; ``version``: of specframe.
     """
 
     arms: Mapping[str, Mapping[str, Any]]
@@ -76,6 +77,7 @@ class Plan:
     kernel: str | None = None
     sampling: Mapping[str, Any] | None = None
     keeps_entropies: bool = False
+    weighs_arms: bool = True
     max_new_tokens: int = attrs.field(default=128, validator=_at_least_1)
     repeats: int = attrs.field(default=3, validator=_at_least_1)
     seeds: tuple[int, ...] = attrs.field(default=(0,), validator=attrs.validators.min_len(1))

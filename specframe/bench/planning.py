@@ -80,7 +80,8 @@ def renew(plan: Plan) -> Plan:
 
 
 _WISHES = (
-    "model", "dtype", "device", "kernel", "sampling", "keeps_entropies", "max_new_tokens", "repeats", "seeds", "order_seed",
+    "model", "dtype", "device", "kernel", "sampling", "keeps_entropies", "weighs_arms", "max_new_tokens", "repeats",
+    "seeds", "order_seed",
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ class ArmRecord:
     """What an arm costs once, measured in a process of its own.
 
     ``target_load_s``: L_t, until the target can be asked; ``drafters_load_s``: L_d, what making the drafters took after it.
-    All are None where the arm cannot be loaded by name in another process.
+    All are None where the plan asks for no such measurement.
     """
 
     arm: str

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from drafts import drafter
 from models import random_table, shared_model, tiny_model
 
 from specframe import Engine, TransformersTarget
-from specframe.bench.memory import max_resident, num_bytes, tensors_of, unknown_of
+from specframe.bench.memory import (
+    max_resident,
+    num_bytes,
+    reset_peak_resident,
+    tensors_of,
+    tracked_peak_resident,
+    unknown_of,
+)
 from specframe.testing import Oracle
 from specframe.views import first_layers
 
@@ -56,3 +64,15 @@ def test_a_target_that_tells_nothing_is_unknown():
 def test_the_systems_peak_is_in_bytes():
     """Kilobytes on one system, bytes on another."""
     assert 2**26 < max_resident() < 2**40
+
+
+def test_the_peak_of_a_while_is_the_systems():
+    """What was resident before does not count, what came and went does."""
+    if not reset_peak_resident():
+        pytest.skip("this system cannot reset the peak")
+    before = tracked_peak_resident()
+    block = bytearray(b"x") * (64 * 2**20)
+    del block
+    assert tracked_peak_resident() > before + 48 * 2**20
+    assert reset_peak_resident()
+    assert tracked_peak_resident() < before + 48 * 2**20
