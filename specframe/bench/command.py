@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specframe.bench.report.command import report
 from specframe.manifest.commands import AsJson
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Compare strategies, and transformers' own ways to generate, on one target: plan, run, report.",
 )
+app.command()(report)
 
 
 @app.command()
@@ -195,6 +197,8 @@ def run(
         typer.echo(json.dumps(summary.as_data(), ensure_ascii=False))
     else:
         show(summary, Console(highlight=False))
+    if demo:
+        _write_page(output)
 
 
 def _fix_demo(file: Path) -> None:
@@ -205,6 +209,19 @@ def _fix_demo(file: Path) -> None:
     if not file.exists():
         check_writable(file)
         demo_plan().write(file)
+
+
+def _write_page(results: Path) -> None:
+    """Write the demo's report; the packages that it needs may be missing, and the run was good all the same."""
+    from specframe.bench.report.write import write_report
+    from specframe.errors import MissingPackage
+
+    try:
+        page, *_ = write_report(results, results.with_suffix(""))
+    except MissingPackage as error:
+        typer.echo(f"no report: {error}", err=True)
+    else:
+        typer.echo(f"wrote {page}", err=True)
 
 
 def _named(given: list[str], option: str, *, needs_name: bool = False) -> dict[str, str]:

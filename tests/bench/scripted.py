@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
+from comparisons import LIBRARY as THEIRS
+from comparisons import NO_METER, MadeArm, made_plan
 
 from specframe.bench.arms import Outcome
-from specframe.bench.energy import EnergyMeter
 from specframe.bench.measure import Measurer, Prepared
-from specframe.bench.plan import Plan, planned, strategy_arm
+from specframe.bench.plan import Plan, strategy_arm
 from specframe.bench.results import ArmRecord, ByteCounts, Header, ResultWriter
 from specframe.bench.workload import WorkItem
 from specframe.strategy import DrafterUse, Length, Strategy
@@ -42,23 +43,17 @@ PLAIN, AGAIN, LOOKUP, DRAFT, LIBRARY = "plain", "plain again", "lookup", "draft,
 MACHINE = {"architecture": "x86_64", "cores": "2", "power": "not available"}
 
 
-class ScriptedArm:
-    """An engine on a machine as an arm."""
+class LibraryArm(MadeArm):
+    """An arm that is a little slower than plain decoding and tells nothing of its rounds."""
 
-    def __init__(self, machine: Machine, *drafters: ScriptedDrafter, length: Length | None = None, factor: float = 1.0):
-        self._machine, self._engine, self._factor = machine, machine.engine(*drafters, length=length), factor
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine.engine())
+        self._machine = machine
 
     def run(self, prompt_ids, max_new_tokens, *, seed, on_tokens):
-        start = self._machine.now
-        with self._engine.stream(prompt_ids, max_new_tokens=max_new_tokens) as stream:
-            for piece in stream:
-                on_tokens(len(piece.token_ids))
-            result = stream.result
-        self._machine.spend((self._machine.now - start) * (self._factor - 1))
-        return Outcome(result.token_ids, result if self._factor == 1 else None)
-
-    def reset(self):
-        self._engine.reset()
+        outcome = super().run(prompt_ids, max_new_tokens, seed=seed, on_tokens=on_tokens)
+        self._machine.spend(0.2)
+        return Outcome(outcome.token_ids)
 
 
 def write_results(
@@ -90,11 +85,11 @@ def write_results(
     copying = ScriptedDrafter(machine, chance, ask_s=0.0005)
     drafting = ScriptedDrafter(machine, lambda emitted, position: 0.7 * 0.97**position, token_s=0.008)
     arms = {
-        PLAIN: ScriptedArm(machine),
-        AGAIN: ScriptedArm(machine),
-        LOOKUP: ScriptedArm(machine, copying, length=Length(max_tokens=6)),
-        DRAFT: ScriptedArm(machine, copying, drafting, length=Length("adaptive", 8)),
-        LIBRARY: ScriptedArm(machine, factor=1.08),
+        PLAIN: MadeArm(machine.engine()),
+        AGAIN: MadeArm(machine.engine()),
+        LOOKUP: MadeArm(machine.engine(copying, length=Length(max_tokens=6))),
+        DRAFT: MadeArm(machine.engine(copying, drafting, length=Length("adaptive", 8))),
+        LIBRARY: LibraryArm(machine),
     }
     items = [WorkItem("test", stratum, f"{stratum} {number}", "x") for stratum in strata for number in range(num_items)]
     settings = (
@@ -104,17 +99,17 @@ def write_results(
         strategy_arm(
             Strategy(name="draft", length=Length("adaptive", 8), drafters=(DrafterUse("d0"), DrafterUse("d1")))
         ),
-        {"library": {"num_lookup": None, "assistant": None}},
+        THEIRS,
     )
-    plan = Plan(
-        arms=dict(zip(names, settings, strict=True)),
-        items=planned(items),
+    plan = made_plan(
+        dict(zip(names, settings, strict=True)),
+        items,
         machine=MACHINE,
         max_new_tokens=max_new_tokens,
         repeats=repeats,
     )
     by_name = dict(zip(names, arms.values(), strict=True))
-    measurer = Measurer(table=None, meter=EnergyMeter(Path("nothing"), _NoBoards()), session=0, clock=machine.clock)
+    measurer = Measurer(table=None, meter=NO_METER, session=0, clock=machine.clock)
     with ResultWriter(path) as writer:
         writer.write(
             Header(plan.digest, plan.as_data(), MACHINE, {"torch": "2"}, "rapl" if joules else "not available")
@@ -136,13 +131,6 @@ def write_results(
                 record = attrs.evolve(record, drafters=drafters)
             writer.write(change(record))
     return plan
-
-
-class _NoBoards:
-    NVMLError = OSError
-
-    def nvmlInit(self):
-        raise OSError
 
 
 def _arm_record(place, name):

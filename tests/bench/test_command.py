@@ -155,7 +155,12 @@ def test_the_demo_keeps_its_plan_beside_its_results(compare, model, tmp_path, mo
     monkeypatch.setattr(planning, "demo_plan", lambda: small)
     monkeypatch.chdir(tmp_path)
     assert compare("run", "--demo")[0] == 0
-    assert {file.name for file in tmp_path.iterdir()} == {"compare-demo.plan.json", "compare-demo.jsonl"}
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "compare-demo.plan.json",
+        "compare-demo.jsonl",
+        "compare-demo",
+    }
+    assert (tmp_path / "compare-demo" / "index.html").exists()
     monkeypatch.setattr(planning, "demo_plan", None)
     assert compare("run", "--demo")[0] == 0
 
