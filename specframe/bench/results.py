@@ -259,7 +259,7 @@ class ResultWriter:
         """Append a line."""
         kind = next(name for name, cls in _KINDS.items() if isinstance(record, cls))
         text = json.dumps({"line": kind, **attrs.asdict(record)}, ensure_ascii=False, allow_nan=False)
-        data = text.encode() + b"\n"
+        data = text.encode(errors="backslashreplace") + b"\n"  # an unpaired surrogate is JSON as an escape only
         try:
             rest = memoryview(data)
             while rest:

@@ -7,7 +7,7 @@ import math
 import statistics
 import struct
 import sys
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from xml.etree import ElementTree
 
 import attrs
@@ -153,17 +153,18 @@ def test_survival_is_that_of_the_lines(made):
     """S_i over the requests of a stratum is not the mean of their own S_i."""
     rows = {(row[0], row[1], row[2]): row for row in made.page.numbers("survival")}
     for stratum in STRATA:
-        for arm, most in ((LOOKUP, 6), (DRAFT, 8)):
-            for position in range(1, most + 1):
-                counts = [
-                    line["positions"][position - 1]
-                    for line in made.of(arm, stratum)
-                    if len(line["positions"]) >= position
-                ]
-                decided, accepted = (sum(count[name] for count in counts) for name in ("num_decided", "num_accepted"))
+        for arm in (LOOKUP, DRAFT):
+            columns = list(zip_longest(*(line["positions"] for line in made.of(arm, stratum))))
+            assert [position for kind, name, position in rows if (kind, name) == (stratum, arm)] == list(
+                range(1, len(columns) + 1)
+            )
+            for position, counts in enumerate(columns, start=1):
+                known = [count for count in counts if count is not None]
+                decided, accepted = (sum(count[name] for count in known) for name in ("num_decided", "num_accepted"))
                 row = rows[stratum, arm, position]
                 assert (row[4], row[6]) == (decided, accepted)
-                assert row[7] == pytest.approx(accepted / decided, rel=1e-12)
+                if decided:
+                    assert row[7] == pytest.approx(accepted / decided, rel=1e-12)
     assert not any(arm in (PLAIN, AGAIN, LIBRARY) for _, arm, _ in rows)
 
 
@@ -224,6 +225,7 @@ def test_entropies_fall_into_tenths(made):
         assert sum(row[6] for row in bins) == sum(is_accepted for _, is_accepted in pairs)
         assert (bins[0][2], bins[-1][3]) == (pairs[0][0], pairs[-1][0])
         assert max(row[5] for row in bins) - min(row[5] for row in bins) <= 1
+        assert len(bins) == min(10, len(pairs) // 20)
 
 
 def test_wilson_is_scipys():
@@ -237,8 +239,8 @@ def test_the_frontier_holds_what_nothing_beats(made, tmp_path):
     """Latency, energy and memory: without a meter energy is not available, and says so."""
     for report, has_energy in ((made, False), (Made(tmp_path, joules=30.0, num_items=2), True)):
         rows = report.page.numbers("pareto")
-        assert all((row[2] == "not measured") is not has_energy for row in rows)
-        known = {row[0]: [value for value in row[1:4] if value != "not measured"] for row in rows}
+        assert all((row[2] == "not available") is not has_energy for row in rows)
+        known = {row[0]: [value for value in row[1:4] if value != "not available"] for row in rows}
         for row in rows:
             beaten = any(
                 other != known[row[0]] and all(a <= b for a, b in zip(other, known[row[0]], strict=True))
@@ -456,7 +458,7 @@ def test_names_beside_points_do_not_cover_one_another():
     assert spread([5.0], 10) == [5.0]
     moved = spread([0.0, 1.0, 2.0, 50.0], 10)
     assert all(b - a >= 10 - 1e-9 for a, b in pairwise(moved))
-    assert statistics.fmean(moved) == pytest.approx(statistics.fmean([0.0, 1.0, 2.0, 50.0]))
+    assert moved == pytest.approx([-9.0, 1.0, 11.0, 50.0])
 
 
 # How a colour looks without one kind of cone, in linear light (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -479,4 +481,4 @@ def test_the_first_colours_are_told_apart_by_everybody(matrix):
 
     colours = [palette.QUIET, *list(palette.PAGE_COLOURS)[4:8]]
     distances = [math.dist(seen(a), seen(b)) for i, a in enumerate(colours) for b in colours[:i]]
-    assert min(distances) > 0.12
+    assert min(distances) > 0.14

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from specframe.bench.report.palette import GRID, WIDTH
+from specframe.bench.report.palette import QUIET, WIDTH
 from specframe.bench.report.study import Study
 from specframe.bench.report.visible import short
 
 _LINE = 11.0  # between names, in points
 _RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)
+_FINE_RATIOS = tuple(round(0.5 + step / 20, 2) for step in range(30))
 
 
 @attrs.frozen
@@ -68,43 +71,81 @@ def ratio_scale(axes: Axes, which: str, values: Sequence[float]) -> None:
     low, high = low * (low / high) ** 0.05, high * (high / low) ** 0.05
     axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
     axis: Axis = {"x": axes.xaxis, "y": axes.yaxis}[which]
-    axis.set_major_locator(FixedLocator([tick for tick in _RATIOS if low <= tick <= high]))
+    axis.set_major_locator(FixedLocator(_FINE_RATIOS if high / low < 1.6 else _RATIOS))
     axis.set_major_formatter(lambda value, _: f"{value:g}\u00d7")
     axis.set_minor_locator(NullLocator())
 
 
 def name_points(axes: Axes, points: Mapping[str, tuple[float, float]], study: Study) -> None:
-    """Draw arms as points with their names beside them; the limits of the axes must be set."""
+    """Draw arms as points with their names to the right, for which room is made; the limits of the axes must be set."""
     for arm, (x, y) in points.items():
         look = study.looks[arm]
         axes.plot(x, y, marker=look.marker, color=look.colour, markersize=7, clip_on=False, zorder=3)
-    axes.figure.draw_without_rendering()  # from here on it is known where on the paper a point is
+    axes.figure.draw_without_rendering()  # from here on it is known where on the paper things are
     to_points = 72 / axes.figure.dpi
-    placed = {arm: axes.transData.transform(point) * to_points for arm, point in points.items()}
-    middle = axes.bbox.x0 + axes.bbox.width * 0.6
-    for is_left in (True, False):
-        arms = sorted(
-            (arm for arm in points if (placed[arm][0] > middle * to_points) == is_left), key=lambda arm: placed[arm][1]
+    names = {arm: short(arm, 22) for arm in points}
+    _make_room(
+        axes, [x for x, _ in points.values()], 5.4 * max(map(len, names.values())) / (axes.bbox.width * to_points)
+    )
+    on_paper = {arm: axes.transData.transform(point) * to_points for arm, point in points.items()}
+    rows = _touching({arm: (y - 0.8 * _LINE, y + 0.8 * _LINE) for arm, (_, y) in on_paper.items()})
+    for row in rows:
+        for group in _touching({arm: (on_paper[arm][0], on_paper[arm][0] + 12 + 5.4 * len(names[arm])) for arm in row}):
+            _name_group(axes, {arm: points[arm] for arm in group}, names, {arm: on_paper[arm] for arm in group})
+
+
+def _name_group(
+    axes: Axes, points: Mapping[str, tuple[float, float]], names: Mapping[str, str], on_paper: Mapping[str, Any]
+) -> None:
+    """Write the names of points that are close together below one another, right of them all."""
+    right = max(x for x, _ in on_paper.values())
+    arms = sorted(points, key=lambda arm: float(on_paper[arm][1]))
+    for arm, height in zip(arms, spread([on_paper[arm][1] for arm in arms], _LINE), strict=True):
+        x, y = on_paper[arm]
+        place = (right - x + 9, height - y)
+        line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
+        axes.annotate(
+            names[arm],
+            points[arm],
+            xytext=place,
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+            arrowprops=line if math.hypot(place[0] - 9, place[1]) > 6 else None,
         )
-        for arm, y in zip(arms, spread([placed[arm][1] for arm in arms], _LINE), strict=True):
-            shift = y - placed[arm][1]
-            axes.annotate(
-                short(arm),
-                points[arm],
-                xytext=(-9 if is_left else 9, shift),
-                textcoords="offset points",
-                ha="right" if is_left else "left",
-                va="center",
-                fontsize=8.5,
-                color=study.looks[arm].colour,
-                arrowprops={"arrowstyle": "-", "color": GRID, "linewidth": 0.8} if abs(shift) > 3 else None,
-            )
+
+
+def _touching(spans: Mapping[str, tuple[float, float]]) -> list[list[str]]:
+    """Group names whose spans follow one another without a gap."""
+    groups: list[list[str]] = []
+    end = -math.inf
+    for name, (low, high) in sorted(spans.items(), key=lambda item: item[1]):
+        if low > end:
+            groups.append([])
+        groups[-1].append(name)
+        end = max(end, high)
+    return groups
+
+
+def _make_room(axes: Axes, values: Sequence[float], share: float) -> None:
+    """Move the right limit so that the greatest of the values leaves this share of the width free."""
+    scale = axes.xaxis.get_transform()
+    low, high = scale.transform(axes.get_xlim())
+    most = scale.transform([max(values)])[0]
+    wanted = low + (most - low) / (1 - min(share, 0.6))
+    if wanted > high:
+        axes.set_xlim(right=scale.inverted().transform([wanted])[0])
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
-    """Return increasing values moved apart so that neighbours are ``gap`` apart at least, their mean where it was."""
-    moved: list[float] = []
-    for value in values:
-        moved.append(max(value, moved[-1] + gap) if moved else value)
-    shift = (sum(moved) - sum(values)) / max(len(values), 1)
-    return [value - shift for value in moved]
+    """Return increasing values moved as little as possible so that neighbours are ``gap`` apart at least.
+
+    Values that push one another move as one block, whose members then keep their mean.
+    """
+    blocks: list[list[float]] = []  # of what values would be without the gaps before them
+    for index, value in enumerate(values):
+        blocks.append([value - index * gap])
+        while len(blocks) > 1 and statistics.fmean(blocks[-2]) > statistics.fmean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    level = [statistics.fmean(block) for block in blocks for _ in block]
+    return [value + index * gap for index, value in enumerate(level)]

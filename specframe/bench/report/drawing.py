@@ -39,6 +39,8 @@ def draw(chart: Chart, study: Study) -> Drawn:
         if missing is not None:
             figure = Figure((WIDTH, 1.4), layout="constrained")
             figure.text(0.5, 0.5, fill(missing, 66), ha="center", va="center")
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # both files have the layout that is there now
         svg = _saved(figure, "svg", {"Date": None, "Creator": None})
         return Drawn(chart, rows, missing, svg, _saved(figure, "png", {"Software": None}))
 

@@ -12,8 +12,8 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from specframe._version import __version__
-from specframe.bench.gates import Verdict
-from specframe.bench.metrics import Ratios
+from specframe.bench.gates import METRICS, Verdict
+from specframe.bench.metrics import Ratios, Speed
 from specframe.bench.report.answer import Answer, answer
 from specframe.bench.report.drawing import Drawn
 from specframe.bench.report.study import Study
@@ -21,7 +21,7 @@ from specframe.bench.report.svg import inline
 from specframe.bench.report.tokens import Sample, drafters_of, samples
 from specframe.bench.report.visible import visible
 
-_LONG = 60  # rows; paper is spared of longer tables
+_LONG = 30  # rows; paper is spared of longer tables
 _ENDINGS = {"_s": ", s", "_bytes": ", bytes", "_entropy": " entropy, nats"}
 
 
@@ -52,7 +52,7 @@ class ArmRow(NamedTuple):
     """An arm over all strata, against plain decoding; times faster, medians over requests."""
 
     arm: str
-    matched: str
+    equal_texts: str
     num_other_length: int
     num_failed: int
     speed: float | None
@@ -94,6 +94,7 @@ class Page:
     figures: Sequence[Shown]
     drafters: Sequence[str]
     samples: Sequence[Sample]
+    metrics: Mapping[str, str]
     plan: Mapping[str, str]
     digest: str
     source: str
@@ -111,6 +112,7 @@ def page(study: Study, drawn: Iterable[Drawn], *, source: str) -> str:
         figures=[_shown(one) for one in drawn],
         drafters=drafters_of(study),
         samples=samples(study, told.arm) if told.arm is not None else (),
+        metrics={gate.metric: METRICS[gate.metric] for gate in study.summary.plan.gates if gate.metric in METRICS},
         plan=_plan(study),
         digest=study.results.header.plan_digest,
         source=source,
@@ -125,7 +127,7 @@ def page(study: Study, drawn: Iterable[Drawn], *, source: str) -> str:
 
 def figure(value: float) -> str:
     """Return a number as people read it."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:#.4g}"
 
 
 def label(name: str) -> str:
@@ -179,7 +181,7 @@ def _arm(study: Study, name: str) -> ArmRow:
     accepted = cell.acceptance
     return ArmRow(
         name,
-        speed.matched,
+        _equal(speed),
         speed.num_other_length,
         cell.num_failed,
         speed.end_to_end.median,
@@ -197,13 +199,17 @@ def _verdicts(study: Study) -> list[ArmVerdicts]:
     found = []
     for name in study.arms:
         lines = [
-            Line(scope, cell.verdict, speed.end_to_end.median, _interval(speed.end_to_end), speed.matched)
+            Line(scope, cell.verdict, speed.end_to_end.median, _interval(speed.end_to_end), _equal(speed))
             for scope in study.scopes
             if (cell := study.cell(name, scope)).verdict is not None and (speed := study.speed(name, scope))
         ]
         if lines:
             found.append(ArmVerdicts(name, tuple(lines)))
     return found
+
+
+def _equal(speed: Speed) -> str:
+    return f"{speed.num_matched}/{speed.num_requests}"
 
 
 def _interval(ratios: Ratios) -> str:

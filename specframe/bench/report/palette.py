@@ -1,7 +1,7 @@
 """What figures look like: colours that colour-blind people can tell apart, a shape for each, and matplotlib's settings.
 
-Colours of arms are those of Okabe and Ito, a little darker where they are lines on white; the page turns each into a
-variable, which has a lighter value in the dark (``page.css``).
+Colours of arms differ in lightness too; the first four are told apart with any kind of colour blindness (a test computes it).
+The page turns each into a variable, which has a lighter value in the dark (``page.css``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from specframe.bench.plan import Plan, is_judged, is_plain
 
 SURFACE, INK, QUIET, GRID = "#ffffff", "#1c2024", "#5b626a", "#d9dde2"
-_ARMS = ("#0072b2", "#d55e00", "#008f68", "#a8508a", "#b87a00", "#3a96d0", "#7a5c3e")
+_ARMS = ("#0067a8", "#e06a00", "#2fa36b", "#7a1f5c", "#a88300", "#3a96d0", "#7a5c3e")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 PAGE_COLOURS: Mapping[str, str] = {

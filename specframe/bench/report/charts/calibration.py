@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from specframe.bench.report.chart import Chart, arms_of, legend
-from specframe.bench.report.palette import WIDTH
+from specframe.bench.report.chart import Chart
+from specframe.bench.report.palette import SURFACE, WIDTH
 from specframe.bench.report.study import Study
+from specframe.bench.report.visible import short
 
-NUM_BINS = 10
-_Z = 1.959964  # of 95 %
+MOST_BINS, FEWEST = 10, 20
+_Z = statistics.NormalDist().inv_cdf(0.975)
 
 
 class Row(NamedTuple):
@@ -36,7 +38,7 @@ class Row(NamedTuple):
 
 
 def rows_of(study: Study) -> list[Row]:
-    """Return ten bins of about equally many tokens for each arm and drafter that drew from known laws."""
+    """Return bins of equally many tokens for each arm and drafter that drew from known laws."""
     rows = []
     for arm in study.arms:
         found: dict[str, list[tuple[float, bool]]] = {}
@@ -48,7 +50,9 @@ def rows_of(study: Study) -> list[Row]:
 
 
 def _bins(pairs: Sequence[tuple[float, bool]]) -> list[Sequence[tuple[float, bool]]]:
-    edges = [round(index * len(pairs) / NUM_BINS) for index in range(NUM_BINS + 1)]
+    """Cut pairs into ten parts that are equally large to within one, or into fewer where they would be small."""
+    num_bins = max(1, min(MOST_BINS, len(pairs) // FEWEST))
+    edges = [round(index * len(pairs) / num_bins) for index in range(num_bins + 1)]
     return [pairs[start:end] for start, end in pairwise(edges) if end > start]
 
 
@@ -83,26 +87,28 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
             "No entropy was recorded: tokens that are offered, and all of greedy decoding, are point masses and have none; "
             "a plan of a sampled comparison can keep those of drawn tokens."
         )
-    figure.set_size_inches(WIDTH, 3.1)
+    figure.set_size_inches(WIDTH, 3.3)
     axes = figure.subplots()
-    for arm, drafter in dict.fromkeys((row.arm, row.drafter) for row in rows):
+    lines = list(dict.fromkeys((row.arm, row.drafter) for row in rows))
+    for arm, drafter in lines:
         bins = [row for row in rows if (row.arm, row.drafter) == (arm, drafter)]
-        acceptance = [row.acceptance for row in bins]
+        is_first = next(name for name in lines if name[0] == arm) == (arm, drafter)
+        errors = [[row.acceptance - row.low for row in bins], [row.high - row.acceptance for row in bins]]
         axes.errorbar(
             [row.mean_entropy for row in bins],
-            acceptance,
-            yerr=[
-                [row.acceptance - row.low for row in bins],
-                [row.high - row.acceptance for row in bins],
-            ],
+            [row.acceptance for row in bins],
+            yerr=errors,
             elinewidth=0.9,
+            clip_on=False,
+            markerfacecolor=None if is_first else SURFACE,
+            label=f"{short(arm, 20)}: {short(drafter, 20)}",
             **study.looks[arm].line,
         )
     axes.set_ylim(0, 1)
     axes.set_xlim(left=0)
-    axes.set_xlabel("entropy of the draft's law, nats; a point is a tenth of the tokens")
+    axes.set_xlabel("entropy of the draft's law, nats")
     axes.set_ylabel("share accepted")
-    legend(figure, arms_of(rows), study)
+    figure.legend(loc="outside upper left", ncols=min(2, len(lines)))
     return None
 
 
@@ -110,7 +116,7 @@ CHART = Chart(
     "calibration",
     "Acceptance against the draft's entropy",
     "A draft that knows when it is wrong is accepted less where its entropy is high: the steeper the fall, the more a "
-    "scheduler can use it. Bars are 95 % intervals.",
+    "scheduler can use it. A point is a tenth of the tokens, or twenty where there are few; bars are 95 % intervals.",
     Row,
     rows_of,
     draw,

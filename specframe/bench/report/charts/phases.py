@@ -122,7 +122,9 @@ def _draw_bars(axes: Axes, title: str, rows: Sequence[Row], names: Sequence[str]
 
 
 def _spell(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1000 * seconds:.{0 if seconds >= 0.1 else 1}f} ms" if seconds >= 5e-5 else "0"
 
 
 CHART = Chart(

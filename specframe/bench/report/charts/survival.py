@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from specframe.bench.report.chart import Chart, arms_of, grid, legend
 from specframe.bench.report.study import Study
 
-FEWEST = 5
+FEWEST = 10
 
 
 class Row(NamedTuple):
