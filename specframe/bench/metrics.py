@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from specframe.bench.gates import Verdict, decide
+from specframe.bench.gates import NOISE, Verdict, decide
 from specframe.bench.plan import Plan, is_judged, plan_of
 from specframe.bench.results import ArmRecord, RequestRecord, Results
 from specframe.bench.workload import CONVERSATIONAL
@@ -233,7 +233,7 @@ def _cell(
         "conversation_speed": speed(*talking).end_to_end.median,
         "peak_bytes": _peak_over(results.arms.get(name), results.arms.get(baseline)),
         "energy": _energy_over(finished, finished_plain),
-        "break_even": prediction.break_even if prediction is not None else None,
+        "break_even": prediction.break_even if prediction and prediction.decode_speed >= 1 + NOISE else None,
     }
     return Cell(
         arm=name,

@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 
@@ -39,7 +39,8 @@ class PlannedItem:
     sha256: str
 
 
-class Turn(NamedTuple):
+@attrs.frozen
+class Turn:
     """One request of a plan: an arm's turn at an item. ``order``: its place among the arms that take that item in a row."""
 
     arm: str

@@ -216,7 +216,7 @@ def is_unbegun(path: Path) -> bool:
     """Tell whether a file holds nothing, or part of its first line only: what is left of a run that was killed at once."""
     with open(path, "rb") as file:
         data = file.read(len(_BEGINNING))
-        return _BEGINNING.startswith(data) or (data == _BEGINNING and b"\n" not in file.read())
+        return _BEGINNING.startswith(data) and b"\n" not in file.read()
 
 
 def _read_line(line: bytes, where: str) -> Header | ArmRecord | RequestRecord:

@@ -175,7 +175,8 @@ def _go_on(
         return
     with ResultWriter(path, num_bytes=results.num_bytes) as writer:
         for name in unmeasured:
-            say(Progress(len(done), len(turns), f"memory and loading of {name}"))
+            if plan.weighs_arms:
+                say(Progress(len(done), len(turns), f"memory and loading of {name}"))
             writer.write(measure_arm(plan, name))
         if not left:
             return
@@ -203,7 +204,7 @@ def _go_on(
                     seed=plan.seed(turn.repeat),
                 )
             )
-        say(Progress(len(turns), len(turns), "done", 0.0))
+        say(Progress(len(turns), len(turns), "done"))
 
 
 def _next_session(results: Results) -> int:

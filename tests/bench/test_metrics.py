@@ -260,7 +260,7 @@ def test_predicted_and_measured_speed_agree_on_a_known_machine(tmp_path, slope, 
     machine = Machine(lambda num_proposed: 1.0 + slope * num_proposed, prefill_s=3.0)
     drafter = ScriptedDrafter(machine, lambda emitted, position: chance, token_s=token_s)
     drafters = {"drafted": (drafter, Length(max_tokens=max_tokens))}
-    plan, bench = machine_comparison(machine, drafters, ("chat",) * 6, max_new_tokens=1500)
+    plan, bench = machine_comparison(machine, drafters, ("chat",) * 3, max_new_tokens=800)
     summary = summarise(run_made(plan, bench, tmp_path / "r.jsonl", clock=machine.clock))
     cell = summary.cell("drafted")
     cost = cost_per_token(
@@ -271,8 +271,9 @@ def test_predicted_and_measured_speed_agree_on_a_known_machine(tmp_path, slope, 
     assert cell.speeds["plain"].decode.median == pytest.approx(1 / cost, rel=0.05)
     control = summary.cell("again").speeds["plain"]
     assert summary.controls == ("again",)
-    assert (control.end_to_end.median, control.end_to_end.low, control.end_to_end.total) == (1.0, 1.0, 1.0)
-    assert control.matched == cell.speeds["plain"].matched == "matched 6/6"
+    assert set(control.end_to_end.values) == {1.0}
+    assert control.end_to_end.total == 1.0
+    assert control.matched == cell.speeds["plain"].matched == "matched 3/3"
 
 
 def test_where_drafting_loses_the_adaptive_arm_stands_by_plain_decoding(tmp_path):
@@ -362,8 +363,10 @@ def test_the_library_is_a_second_reference():
 
 def test_what_is_not_there_yet_is_no_figure():
     """A run that goes on can be looked at."""
-    partial = [r for r in pairs([(10, 5)] * 3) if r.key not in (("drafted", 2, 0), ("plain", 1, 0))]
-    summary = summarise(results_of(partial, kinds=("chat", "json", "code")))
+    kinds = ("chat", "json", "code")
+    whole = [attrs.evolve(r, kind=kinds[r.index]) for r in pairs([(10, 5)] * 3)]
+    partial = [r for r in whole if r.key not in (("drafted", 2, 0), ("plain", 1, 0))]
+    summary = summarise(results_of(partial, kinds=kinds))
     assert (summary.num_done, summary.num_all) == (4, 6)
     assert summary.cell("drafted").speeds["plain"].num_requests == 1
     assert summary.cell("drafted", "code").verdict is None
@@ -399,7 +402,8 @@ def test_the_tables_say_what_the_summary_says(tmp_path):
     assert "too few" in text
     assert "drafted, json: delete" in text
     assert "speed is 0.5, must be >= 0.97" in text
-    (row,) = [line for line in text.split("\n") if line.startswith("drafted") and "2.000" in line and "0.500" in line]
+    strata = text[text.index("By stratum") :].split("\n")
+    row = next(line for line in strata if line.startswith("drafted"))
     assert row.split()[1:] == ["2.000", "0.500"]
 
 

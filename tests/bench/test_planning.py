@@ -137,7 +137,7 @@ def test_every_departure_is_told(model, tmp_path, monkeypatch):
     prompts.write_text('{"prompt": "Hello!"}\n')
     told("items[0].sha256: planned ")
     prompts.write_text('{"prompt": "Hello"}\n{"prompt": "Hello"}\n')
-    told("items[1].kind: planned nothing, now ")
+    told("items[1]: planned nothing, now ")
     prompts.write_text('{"prompt": "Hello"}\n')
     with monkeypatch.context() as patched:
         patched.setattr(planning, "machine_class", lambda: {**plan.machine, "cores": "999"})
