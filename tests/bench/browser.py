@@ -76,7 +76,7 @@ def run(profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the browser to its end."""
     assert CHROMIUM
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
 
 
 @contextmanager

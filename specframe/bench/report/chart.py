@@ -102,7 +102,7 @@ def _name_group(
     arms = sorted(points, key=lambda arm: float(on_paper[arm][1]))
     for arm, height in zip(arms, spread([on_paper[arm][1] for arm in arms], _LINE), strict=True):
         x, y = on_paper[arm]
-        place = (right - x + 9, height - y)
+        place = (right - x + 9, height - y + (5 if len(points) == 1 else 0))
         line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 4}
         axes.annotate(
             names[arm],

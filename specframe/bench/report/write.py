@@ -26,11 +26,10 @@ def write_report(results: str | Path, folder: str | Path) -> Sequence[Path]:
         from specframe.bench.report.page import page
         from specframe.bench.report.study import Study
     except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "matplotlib"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("jinja2", "matplotlib"):
             raise
-        raise MissingPackage(
-            f"a report needs {error.name}; install it with: pip install 'specframe[report]'"
-        ) from error
+        raise MissingPackage(f"a report needs {package}; install it with: pip install 'specframe[report]'") from error
     study = Study.of(read)
     drawn = [draw(chart, study) for chart in CHARTS]
     content: dict[str, str | bytes] = {PAGE: page(study, drawn, source=results.name)}
