@@ -81,8 +81,10 @@ def name_points(axes: Axes, points: Mapping[str, tuple[float, float]], study: St
     for arm, (x, y) in points.items():
         look = study.looks[arm]
         axes.plot(x, y, marker=look.marker, color=look.colour, markersize=7, clip_on=False, zorder=3)
-    axes.figure.draw_without_rendering()  # from here on it is known where on the paper things are
-    to_points = 72 / axes.figure.dpi
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # from here on it is known where on the paper things are
+    to_points = 72 / figure.dpi
     names = {arm: short(arm, 22) for arm in points}
     _make_room(
         axes, [x for x, _ in points.values()], 5.4 * max(map(len, names.values())) / (axes.bbox.width * to_points)

@@ -29,7 +29,7 @@ class Drawn(NamedTuple):
 def draw(chart: Chart, study: Study) -> Drawn:
     """Draw a chart. The same results give the same bytes."""
     rows = chart.rows_of(study)
-    settings = {**SETTINGS, "svg.hashsalt": chart.key}
+    settings: Any = {**SETTINGS, "svg.hashsalt": chart.key}  # matplotlib's own type of it lists every key
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", "Glyph .* missing from font"

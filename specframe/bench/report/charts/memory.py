@@ -30,24 +30,26 @@ class Row(NamedTuple):
 
 def rows_of(study: Study) -> list[Row]:
     """Return a row for each arm."""
-    rows = []
-    for arm in study.arms:
-        record = study.results.arms.get(arm)
-        held = record.bytes if record is not None else None
-        seconds = [request.end_to_end_s for request in study.finished(arm) if request.end_to_end_s is not None]
-        rows.append(
-            Row(
-                arm,
-                statistics.median(seconds) if seconds else None,
-                held and held.peak_resident,
-                held and held.artifact,
-                held and sum(held.logical.values()),
-                held and held.deduplicated,
-                held and held.incremental,
-                ", ".join(held.unknown) if held else "",
-            )
-        )
-    return rows
+    return [_row(study, arm) for arm in study.arms]
+
+
+def _row(study: Study, arm: str) -> Row:
+    seconds = [request.end_to_end_s for request in study.finished(arm) if request.end_to_end_s is not None]
+    latency_s = statistics.median(seconds) if seconds else None
+    record = study.results.arms.get(arm)
+    if record is None or record.bytes is None:
+        return Row(arm, latency_s, None, None, None, None, None, "")
+    held = record.bytes
+    return Row(
+        arm,
+        latency_s,
+        held.peak_resident,
+        held.artifact,
+        sum(held.logical.values()),
+        held.deduplicated,
+        held.incremental,
+        ", ".join(held.unknown),
+    )
 
 
 def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:

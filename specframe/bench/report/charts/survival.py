@@ -59,7 +59,7 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     for stratum, axes in panels.items():
         for arm in arms:
             points = [row for row in drawn if (row.stratum, row.arm) == (stratum, arm)]
-            survival = [row.survival for row in points]
+            survival = [row.survival or 0.0 for row in points]
             axes.plot(
                 [row.position for row in points], survival, **study.looks[arm].line, markersize=3.2, clip_on=False
             )
