@@ -174,10 +174,13 @@ def _go_on(
     if not left and not unmeasured:
         return
     with ResultWriter(path, num_bytes=results.num_bytes) as writer:
+        measured = dict(results.arms)
         for name in unmeasured:
-            if plan.weighs_arms:
+            same = next((record for other, record in measured.items() if plan.arms[other] == plan.arms[name]), None)
+            if same is None and plan.weighs_arms:
                 say(Progress(len(done), len(turns), f"memory and loading of {name}"))
-            writer.write(measure_arm(plan, name))
+            measured[name] = attrs.evolve(same, arm=name) if same is not None else measure_arm(plan, name)
+            writer.write(measured[name])
         if not left:
             return
         say(Progress(len(done), len(turns), "loading"))
