@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 from filelock import FileLock, Timeout
@@ -105,7 +105,11 @@ def _alone(path: Path) -> Iterator[None]:
 def load_bench(plan: Plan) -> Bench:
     """Load the target, the arms and the prompts of a plan."""
     target = load_target(plan.model, dtype=plan.dtype, device=plan.device)
-    settings = {"kernel": plan.kernel, "sampling": plan.sampling, "keep_entropies": plan.keeps_entropies}
+    settings: dict[str, Any] = {
+        "kernel": plan.kernel,
+        "sampling": plan.sampling,
+        "keep_entropies": plan.keeps_entropies,
+    }
     has_chat = bool(getattr(target.tokenizer, "chat_template", None))
     prepared = []
     for item in plan.corpus.items():

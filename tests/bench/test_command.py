@@ -98,6 +98,7 @@ def test_a_run_against_a_changed_plan_is_refused(compare, model, tmp_path):
         (("run",), "error: 'plan' must be given, or --demo"),
         (("run", "x.json", "--demo"), "error: 'plan' must be given, or --demo (got 'x.json')"),
         (("run", "nowhere.json"), "error: plan 'nowhere.json' cannot be read: No such file"),
+        (("run", "nowhere.json", "-o", "nowhere/r.jsonl"), "error: 'output' must be a file that can be written"),
         (("plan", "-o", "nowhere/x.json"), "error: 'output' must be a file that can be written"),
         (
             ("plan", "-o", "x.json", "--arm", "a=none", "--arm", "a=transformers"),
