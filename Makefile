@@ -25,7 +25,7 @@ test: $(TESTABLE)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 exactness: $(INSTALLED)
 	$(BIN)/python -m pytest tests/exactness tests/testing --full --results docs/results/exactness.json

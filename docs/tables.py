@@ -40,6 +40,27 @@ def core(results: dict[str, Any]) -> Iterable[list[Any]]:
         yield [arm, *figures, kinds["all"]["matched"]]
 
 
+def grammar_speed(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time under a JSON Schema, over decoding under the same masks."""
+    yield ["JSON under a schema, float32", "tokenisation `any`", "tokenisation `canonical`"]
+    for name, told in {
+        "control_a_a": "transformers with the same masks, again, over itself",
+        "plain_over_library": "plain decoding over transformers",
+        "lookup_over_plain": "prompt lookup over plain decoding",
+        "grammar_and_lookup_over_library": "grammar and lookup over transformers",
+        "grammar_and_lookup_over_plain": "grammar and lookup over plain decoding",
+    }.items():
+        yield [told, *(results["speed"][way][name]["total_over_total"] for way in ("any", "canonical"))]
+
+
+def grammar_masks(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """What compiling and masks cost."""
+    yield [f"milliseconds, {results['masks']['ids']} ids: median (most)", "regex", "JSON Schema"]
+    for name in ("compile", "new_state", "seen_state"):
+        spreads = [results["masks"][language][name] for language in ("regex", "json_schema")]
+        yield [name.replace("_", " "), *(f"{spread['median_ms']} ({spread['max_ms']})" for spread in spreads)]
+
+
 def kernel_forwards(results: dict[str, Any]) -> Iterable[list[Any]]:
     """Time of a forward over that of one row as it comes."""
     places = [(dtype, place) for dtype in ("float32", "bfloat16") for place in results[f"forwards_{dtype}"]]
@@ -71,6 +92,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "exactness": ("exactness", exactness),
     "exactness_block": ("exactness_block", exactness_block),
     "core": ("core", core),
+    "grammar_speed": ("grammar", grammar_speed),
+    "grammar_masks": ("grammar", grammar_masks),
     "kernel_forwards": ("kernel", kernel_forwards),
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),

@@ -173,6 +173,7 @@ def run(
     from specframe.bench.run import run as run_plan
     from specframe.bench.tables import show
     from specframe.errors import InvalidRequest
+    from specframe.manifest.file import check_writable
 
     if demo == (plan is not None):
         raise InvalidRequest("plan", "must be given, or --demo", str(plan) if plan else None)
@@ -182,6 +183,7 @@ def run(
         _fix_demo(plan)
     assert plan is not None
     output = output or plan.with_suffix(".jsonl")
+    check_writable(output)
     fixed = read_plan(plan)
     require_unchanged(fixed)
     with _Teller() as teller:

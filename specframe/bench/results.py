@@ -197,12 +197,12 @@ def read_results(path: str | Path) -> Results:
     lines = [
         _read_line(line, f"{where}, line {number}") for number, line in enumerate(whole.split(b"\n")[:-1], start=1)
     ]
-    if not lines or not isinstance(lines[0], Header):
+    header = lines[0] if lines else None
+    if not isinstance(header, Header):
         raise InvalidResults(f"{where} must begin with a line of the kind 'header'; is it a file of 'compare run'?")
-    header, *rest = lines
     arms: dict[str, ArmRecord] = {}
     requests: dict[tuple[str, int, int], RequestRecord] = {}
-    for number, record in enumerate(rest, start=2):
+    for number, record in enumerate(lines[1:], start=2):
         if isinstance(record, RequestRecord) and record.key not in requests:
             requests[record.key] = record
         elif isinstance(record, ArmRecord) and record.arm not in arms:

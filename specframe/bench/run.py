@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 from filelock import FileLock, Timeout
@@ -105,7 +105,11 @@ def _alone(path: Path) -> Iterator[None]:
 def load_bench(plan: Plan) -> Bench:
     """Load the target, the arms and the prompts of a plan."""
     target = load_target(plan.model, dtype=plan.dtype, device=plan.device)
-    settings = {"kernel": plan.kernel, "sampling": plan.sampling, "keep_entropies": plan.keeps_entropies}
+    settings: dict[str, Any] = {
+        "kernel": plan.kernel,
+        "sampling": plan.sampling,
+        "keep_entropies": plan.keeps_entropies,
+    }
     has_chat = bool(getattr(target.tokenizer, "chat_template", None))
     prepared = []
     for item in plan.corpus.items():
@@ -174,10 +178,13 @@ def _go_on(
     if not left and not unmeasured:
         return
     with ResultWriter(path, num_bytes=results.num_bytes) as writer:
+        measured = dict(results.arms)
         for name in unmeasured:
-            if plan.weighs_arms:
+            same = next((record for other, record in measured.items() if plan.arms[other] == plan.arms[name]), None)
+            if same is None and plan.weighs_arms:
                 say(Progress(len(done), len(turns), f"memory and loading of {name}"))
-            writer.write(measure_arm(plan, name))
+            measured[name] = attrs.evolve(same, arm=name) if same is not None else measure_arm(plan, name)
+            writer.write(measured[name])
         if not left:
             return
         say(Progress(len(done), len(turns), "loading"))

@@ -98,6 +98,7 @@ def test_a_run_against_a_changed_plan_is_refused(compare, model, tmp_path):
         (("run",), "error: 'plan' must be given, or --demo"),
         (("run", "x.json", "--demo"), "error: 'plan' must be given, or --demo (got 'x.json')"),
         (("run", "nowhere.json"), "error: plan 'nowhere.json' cannot be read: No such file"),
+        (("run", "nowhere.json", "-o", "nowhere/r.jsonl"), "error: 'output' must be a file that can be written"),
         (("plan", "-o", "nowhere/x.json"), "error: 'output' must be a file that can be written"),
         (
             ("plan", "-o", "x.json", "--arm", "a=none", "--arm", "a=transformers"),
@@ -182,3 +183,41 @@ def test_the_page_can_be_followed(compare, model, tmp_path, monkeypatch):
     (code,) = (block for language, block in blocks if language == "python")
     exec(code, {})
     assert "--demo" in commands[0]
+
+
+def test_block_and_sampling_hold_for_all_arms(compare, model, tmp_path):
+    """In blocks, in bfloat16, and with a seed: what is drafted is what plain decoding says; entropies are kept if asked for."""
+    plan = tmp_path / "plan.json"
+    arms = ("--arm", "draft=draft.toml", "--arm", "transformers", "--dtype", "bfloat16", "--kernel", "block:4")
+    (tmp_path / "draft.toml").write_text(
+        f'[length]\nmax_tokens = 2\n[[drafters]]\nuse = "draft_model"\noptions = {{ model = "{model}" }}\n'
+    )
+    arms = (*arms[:1], f"draft={tmp_path / 'draft.toml'}", *arms[2:])
+    sampling = ("--temperature", 0.8, "--seed", 5, "--seed", 6, "--entropies")
+    assert compare("plan", "-o", plan, "--target", model, *arms, *sampling, *SMALL, "--repeats", 2)[0] == 0
+    code, _, err = compare("run", plan)
+    assert code == 0, err
+    found = read_results(tmp_path / "plan.jsonl").requests
+    own = [record for record in found if record.arm != "transformers"]
+    assert {record.kernel for record in own} == {"block:4"}
+    texts = {}
+    for record in own:
+        texts.setdefault((record.index, record.seed), set()).add(record.token_ids)
+    assert len(texts) == 4
+    assert all(len(outputs) == 1 for outputs in texts.values())
+    drafted = [record.drafters["draft_model"] for record in own if record.arm == "draft"]
+    assert all(len(stats.entropies) == stats.num_evaluated > 0 for stats in drafted)
+    assert {record.seed for record in found} == {5, 6}
+
+
+@pytest.mark.real_model
+def test_the_real_target_says_the_same_in_every_arm(compare, tmp_path):
+    """Prompt lookup, transformers, and transformers' lookup, on the demo model."""
+    plan = tmp_path / "plan.json"
+    arms = ("--arm", "prompt_lookup@adaptive", "--arm", "transformers", "--arm", "transformers-lookup:4")
+    sizes = ("--workload", "core", "--limit", 1, "--max-new-tokens", 8, "--repeats", 1, "--no-memory")
+    assert compare("plan", "-o", plan, "--dtype", "float32", *arms, *sizes)[0] == 0
+    code, out, err = compare("run", plan)
+    assert code == 0, err
+    assert "20 of 20 requests are done" in out
+    assert out.count("matched 4/4") == 8

@@ -13,7 +13,7 @@ from comparisons import DRAFTED, PLAIN, MadeArm, items, made_bench, made_plan, r
 
 from specframe import Engine, InvalidResults, Length, Strategy
 from specframe.bench.measure import origins, text_pieces
-from specframe.bench.results import Origin, read_results
+from specframe.bench.results import ArmRecord, Origin, read_results
 from specframe.records import DrafterShare, RoundRecord
 from specframe.testing import Oracle, RandomOffers, TableTarget, byte_tokenizer, random_table
 from specframe.text import TokenBytes
@@ -53,6 +53,19 @@ def test_every_turn_is_done_once_in_the_planned_order(tmp_path):
     assert len(orders) > 1
     assert all(len({(index, repeat) for _, index, repeat in ALL[start : start + 3]}) == 1 for start in range(0, 18, 3))
     assert not (tmp_path / "r.jsonl.lock").exists()
+
+
+def test_what_is_the_same_arm_is_measured_once(tmp_path):
+    """The control costs what the arm costs that it repeats; each arm has a line of its own."""
+    measured = []
+
+    def measure_arm(plan, name):
+        measured.append(name)
+        return ArmRecord(name, 1.0, 2.0)
+
+    results = run_made(PLAN, bench(), tmp_path / "r.jsonl", measure_arm=measure_arm)
+    assert measured == ["plain", "drafted"]
+    assert results.arms == {name: ArmRecord(name, 1.0, 2.0) for name in ARMS}
 
 
 def test_a_finished_run_loads_nothing(tmp_path):
