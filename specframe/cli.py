@@ -43,7 +43,7 @@ class _Group(TyperGroup):
             _fail(error, as_json=bool(ctx.meta.get(manifest_commands.JSON_ASKED)))
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(manifest_commands.app, name="manifest")
 app.add_typer(bench_commands.app, name="compare")
 app.command("train-draft")(train_commands.train_draft)

@@ -32,14 +32,15 @@ _POLICY_FIELDS = frozenset(field.name for field in attrs.fields(SamplingPolicy))
 class Arguments(TypedDict, total=False):
     """What ``generate`` and ``stream`` take beside the prompt; every field of ``SamplingPolicy`` stands here by name.
 
-    ``max_new_tokens``: the budget, 256 by default; ``stop``: strings that end the output; ``stop_ids``: ids that do, instead
-    of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them; ``regex``,
-    ``json_schema`` (an object, or its JSON text), ``choice`` (a list of texts), ``lark`` or ``grammar`` (a ``Grammar`` made by
-    hand): at most one, to which the whole output is held; ``grammar_tokenization``: ``any`` (every spelling of the text) or
-    ``canonical`` (forced text is spelled by its canonical tokens alone); ``grammar_after``: a text or an id before which the
-    output is free; ``policy``: all sampling fields at once, instead of single ones; ``criterion``: called with the ids so far,
-    ``[1, length]``, after each emitted token, and ends the output by returning True; ``keep_prefix``: whether later requests
-    may reuse the target's cache, True by default.
+    ``max_new_tokens``: the budget, 256 by default; ``stop``: strings that end the output; ``stop_ids``: ids that do,
+    instead of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them;
+    ``regex``, ``json_schema``, ``choice``, ``lark``, ``grammar``: at most one, to which the whole output is held, a
+    pattern, a schema (an object, or its JSON text), a list of texts, a Lark source, or a ``Grammar`` made by hand;
+    ``grammar_tokenization``: ``any`` (every spelling of the text) or ``canonical`` (forced text is spelled by its canonical
+    tokens alone); ``grammar_after``: a text or an id before which the output is free; ``policy``: all sampling fields at
+    once, instead of single ones; ``criterion``: called with the ids so far, ``[1, length]``, after each emitted token, and
+    ends the output by returning True; ``keep_prefix``: whether later requests may reuse the target's cache, True by
+    default.
     """
 
     max_new_tokens: int

@@ -63,9 +63,10 @@ def _all_are(kind: type[Any]) -> Any:
 
 @attrs.frozen
 class Length:
-    """How many tokens a round may propose, at most ``max_tokens``.
+    """How many tokens a round may propose.
 
-    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``).
+    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``); ``max_tokens``:
+    at most so many.
     """
 
     policy: str = attrs.field(default="fixed", validator=_one_of(POLICIES))
@@ -74,7 +75,7 @@ class Length:
 
 @attrs.frozen
 class DrafterUse:
-    """One drafter of a strategy: its registered name and the options given to it."""
+    """One drafter of a strategy. ``use``: its registered name; ``options``: those that are given to it."""
 
     use: str
     options: Mapping[str, Any] = attrs.field(factory=dict)
@@ -82,7 +83,7 @@ class DrafterUse:
 
 @attrs.frozen
 class Identity:
-    """The compatibility manifest that a run is pinned to: a path, in a strategy file relative to that file."""
+    """Which run is meant. ``manifest``: the compatibility manifest that it is pinned to, in a file a path relative to it."""
 
     manifest: str | None = None
 
@@ -91,9 +92,10 @@ class Identity:
 class Strategy:
     """What a generation runs with.
 
-    ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is implied by temperature 0); ``mode``: ``extend`` (each
-    drafter adds while room is left) or ``first`` (the first that adds anything wins); ``kernel``: the kernel contract;
-    ``disable``: plugins that are not loaded; ``length``: tokens per round; ``identity``: the manifest that a run is pinned to.
+    ``name``: of the strategy, the file's own if not given; ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is
+    implied by temperature 0); ``mode``: ``extend`` (each drafter adds while room is left) or ``first`` (the first that adds
+    anything wins); ``kernel``: the kernel contract, ``auto``, ``single``, ``block`` or ``block:W``; ``disable``: plugins that
+    are not loaded; ``length``: tokens per round; ``drafters``: in order; ``identity``: the manifest that a run is pinned to.
     """
 
     name: str = "none"

@@ -153,16 +153,6 @@ def test_the_version_is_told(run: Callable[..., Outcome]) -> None:
     assert run("--version") == (0, f"specframe {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [(), ("generate",), ("plugins",)], ids=["specframe", "generate", "plugins"])
-def test_help_fits_80_columns(run: Callable[..., Outcome], command: tuple[str, ...]) -> None:
-    """Nothing is cut off and nothing runs over."""
-    outcome = run(*command, "--help")
-
-    assert outcome.code == 0
-    assert max(map(len, outcome.out.splitlines())) <= 80
-    assert "…" not in outcome.out
-
-
 def test_only_what_was_given_is_passed_on(run: Callable[..., Outcome], engine: FakeEngine) -> None:
     """No sampling value is implied: the engine's own defaults hold."""
     run("generate", "Hello")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from specframe.errors import InvalidManifest, InvalidRequest, LoadError, SpecframeError
+from specframe.layout import OUTPUT_MAP
 from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
 from specframe.manifest.remember import remember, stamp
@@ -31,7 +32,6 @@ from specframe.manifest.tensors import (
 if TYPE_CHECKING:
     from specframe.target import Target
 
-OUTPUT_MAP = "target_ids.json"
 _HEAD = "lm_head.weight"
 _SMALL_FILES = frozenset((".json", ".jinja", ".model", ".txt", ".tiktoken"))
 _LICENSE = re.compile(r"\A---\r?\n(?:(?!---).*\n)*?license:[ \t]*[\"']?([\w.+-]+)")  # within the card's front matter

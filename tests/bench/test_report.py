@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import attrs
 import pytest
-from pages import PageReader
+from page_reader import PageReader
 from scipy.stats import binomtest
 from scripted import AGAIN, DRAFT, LIBRARY, LOOKUP, PLAIN, STRATA, write_results
 from typer.testing import CliRunner
