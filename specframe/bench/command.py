@@ -27,7 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Compare strategies, and transformers' own ways to generate, on one target: plan, run, report.",
 )
-app.command()(report)
 
 
 @app.command()
@@ -201,6 +200,9 @@ def run(
         show(summary, Console(highlight=False))
     if demo:
         _write_page(output)
+
+
+app.command()(report)
 
 
 def _fix_demo(file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
@@ -67,25 +67,23 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     """Draw the panels side by side, strata down and arms across."""
     if not any(row.num_requests for row in rows):
         return "No request was finished."
-    strata = list(dict.fromkeys(row.stratum for row in rows))
-    arms = arms_of(rows)
-    panels = {
-        "times faster": (_SPEED, _speed),
-        "% equal texts": (_QUALITY, _equal),
-        "% right answers": (_QUALITY, _right),
-    }
-    if not any(row.num_judged for row in rows):
-        del panels["% right answers"]
+    strata, arms = list(dict.fromkeys(row.stratum for row in rows)), arms_of(rows)
+    others = [arm for arm in arms if arm != study.summary.baseline] or arms  # plain decoding is itself
+    panels = [("times faster", _SPEED, _speed, others), ("% equal texts", _QUALITY, _equal, others)]
+    if any(row.num_judged for row in rows):
+        panels.append(("% right answers", _QUALITY, _right, arms))
     figure.set_size_inches(WIDTH, 0.24 * len(strata) + 1.5)
-    made = figure.subplots(1, len(panels), sharey=True)
-    for axes, (title, (colours, cell_of)) in zip(made, panels.items(), strict=True):
+    widths = [len(names) for *_, names in panels]
+    made = figure.subplots(1, len(panels), sharey=True, squeeze=False, width_ratios=widths)[0]
+    fontsize = 7.5 * min(1.0, 16 / sum(widths))
+    for axes, (title, colours, cell_of, names) in zip(made, panels, strict=True):
         axes.set_title(title)
         for row in rows:
-            _draw_cell(axes, arms.index(row.arm), strata.index(row.stratum), cell_of(row), colours)
-        axes.set_xlim(-0.5, len(arms) - 0.5)
-        axes.set_xticks(
-            range(len(arms)), [short(arm) for arm in arms], rotation=40, ha="right", rotation_mode="anchor", fontsize=8
-        )
+            if row.arm in names:
+                _draw_cell(axes, names.index(row.arm), strata.index(row.stratum), cell_of(row), colours, fontsize)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+        told = [short(arm) for arm in names]
+        axes.set_xticks(range(len(names)), told, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
         axes.tick_params(length=0)
         axes.grid(False)
         axes.spines[:].set_visible(False)
@@ -94,14 +92,15 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     return None
 
 
-def _draw_cell(axes: Axes, x: int, y: int, cell: Cell | None, colours: Colormap) -> None:
+def _draw_cell(axes: Axes, x: int, y: int, cell: Cell | None, colours: Colormap, fontsize: float) -> None:
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": fontsize}
     if cell is None:
-        axes.text(x, y, "\u2013", ha="center", va="center", fontsize=7.5)
+        axes.text(x, y, "\u2013", **style)
         return
     colour = colours(cell.level)
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=SURFACE, linewidth=0.8))
     is_dark = sum(weight * part for weight, part in zip((0.3, 0.59, 0.11), colour, strict=False)) < 0.55
-    axes.text(x, y, cell.text, ha="center", va="center", fontsize=7.5, color="#fefefe" if is_dark else "#111111")
+    axes.text(x, y, cell.text, color="#fefefe" if is_dark else "#111111", **style)
 
 
 def _speed(row: Row) -> Cell | None:

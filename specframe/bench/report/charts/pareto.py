@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -64,27 +65,23 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
         ratio_scale(axes, "y", [y for _, y in points.values()])
         axes.set_xlabel(f"{MEASURES[across]}, over plain decoding's")
         axes.set_ylabel(f"{MEASURES[up]}, over plain's")
-        _draw_frontier(axes, sorted(points[row.arm] for row in rows if row.is_on_frontier))
+        _draw_frontier(axes, sorted(points.values()))
         name_points(axes, points, study)
     return None
 
 
 def _draw_frontier(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    axes.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
-        drawstyle="steps-post",
-        color=INK,
-        linewidth=0.9,
-        linestyle=(0, (1, 1.5)),
-    )
+    """Draw the stairs below which none of the points is, from the leftmost one down."""
+    lowest = [y for _, y in points]
+    stairs = [(x, y) for index, (x, y) in enumerate(points) if y < min(lowest[:index], default=math.inf)]
+    axes.plot(*zip(*stairs, strict=True), drawstyle="steps-post", color=INK, linewidth=0.9, linestyle=(0, (1, 1.5)))
 
 
 CHART = Chart(
     "pareto",
     "What is worth choosing: latency, energy, memory",
-    "Lower left is better. Arms on the dotted frontier are beaten by none in everything; each other arm is beaten by one of "
-    "them. A measure that the machine does not offer is left out and is \u201cnot available\u201d in the table.",
+    "Lower left is better. Arms on the dotted line are beaten by none in both measures of the panel; the table says which are "
+    "beaten by none in all. A measure that the machine does not offer is left out.",
     Row,
     rows_of,
     draw,
