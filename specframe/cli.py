@@ -1,4 +1,4 @@
-"""The command line: ``specframe generate``, ``compare``, ``manifest``, ``train-draft``, ``certify``, ``plugins`` and what helps authors.
+"""The command line of specframe: one function a command.
 
 Thin: every command calls the public API and formats what it returns. What a command needs is imported inside it, so that
 ``--help`` and ``plugins`` load no model library.
