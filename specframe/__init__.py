@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from specframe.generation import Piece
     from specframe.loading import LoadedDraft, load, load_draft, load_target
     from specframe.manifest.identity import Manifest
-    from specframe.policy import SamplingPolicy
     from specframe.positions import PositionStats
     from specframe.processors import pure
     from specframe.records import DrafterShare, DrafterStats, Event, RoundRecord, Stats
     from specframe.request import Arguments
+    from specframe.sampling import SamplingPolicy
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
     from specframe.stream import Result, Stream
     from specframe.target import Target, TargetSession, Ticket, Verification
@@ -87,7 +87,7 @@ _LAZY = {
     "PositionStats": "positions",
     "Result": "stream",
     "RoundRecord": "records",
-    "SamplingPolicy": "policy",
+    "SamplingPolicy": "sampling",
     "Stats": "records",
     "Strategy": "strategy",
     "Stream": "stream",

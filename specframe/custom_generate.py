@@ -25,7 +25,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specframe.engine import Engine
 from specframe.errors import IncompatibleManifest, InvalidRequest
-from specframe.policy import SamplingPolicy
+from specframe.sampling import SamplingPolicy
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget
 

@@ -17,6 +17,7 @@ import cattrs
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 
 from specframe.errors import InvalidStrategy
+from specframe.files import data_folder
 
 VERIFIERS = ("coupled", "residual")
 MODES = ("extend", "first")
@@ -185,9 +186,7 @@ def _first_problem(error: BaseException, path: str = "") -> str:
 
 def shipped() -> dict[str, Path]:
     """Return the strategies that come with specframe, by name."""
-    here = Path(__file__).resolve().parent
-    roots = (here / "_manifests", here.parent / "manifests")  # in a wheel; in a checkout
-    folder = next((root / "strategies" for root in roots if (root / "strategies").is_dir()), None)
+    folder = data_folder("_manifests/strategies", "manifests/strategies")
     return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
 
 

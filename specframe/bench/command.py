@@ -39,8 +39,8 @@ def plan(
         typer.Option(
             metavar="[NAME=]ARM",
             help="A strategy or drafter by name, a TOML file, 'none', each with @fixed:K or @adaptive:K if its lengths are to "
-            "be others; transformers, transformers-lookup:K or transformers-assisted:MODEL. Plain decoding, and the same once "
-            "more as a control, are always there.",
+            "be others; transformers, transformers-lookup:K or transformers-assisted:M (M a draft model). Plain decoding, and "
+            "the same once more as a control, are always there.",
             show_default=False,
         ),
     ] = None,
@@ -65,10 +65,14 @@ def plan(
     max_new_tokens: Annotated[int, typer.Option(rich_help_panel=SIZES, help="The budget of a request.", min=1)] = 128,
     repeats: Annotated[int, typer.Option(rich_help_panel=SIZES, help="How often each request is measured.", min=1)] = 3,
     order_seed: Annotated[int, typer.Option(rich_help_panel=SIZES, help="Shuffles the order of arms.")] = 0,
-    temperature: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING)] = None,
-    top_k: Annotated[int | None, typer.Option(rich_help_panel=SAMPLING)] = None,
-    top_p: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING)] = None,
-    min_p: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING)] = None,
+    temperature: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING, help="0 is greedy.")] = None,
+    top_k: Annotated[int | None, typer.Option(rich_help_panel=SAMPLING, help="Keep the k likeliest ids.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Keep the likeliest ids that reach this.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(rich_help_panel=SAMPLING, help="Drop ids below this part of the best.")
+    ] = None,
     seed: Annotated[
         list[int] | None,
         typer.Option(

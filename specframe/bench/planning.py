@@ -18,7 +18,7 @@ from specframe.bench.workload import CORE, Corpus
 from specframe.errors import InvalidPlan, InvalidRequest, InvalidStrategy
 from specframe.manifest.collector import collect
 from specframe.manifest.source import open_source
-from specframe.policy import SamplingPolicy
+from specframe.sampling import SamplingPolicy
 from specframe.strategy import structure
 
 PLAIN, CONTROL = "plain", "plain again"

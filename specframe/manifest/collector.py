@@ -39,6 +39,14 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 _ORIGINS = frozenset(("dataset", "tokenizer", "model_name_or_path", "model_file_base_name"))
 
 
+def check_dtype(dtype: Any) -> str | None:
+    """Return a dtype, torch's or its name, as its name; None stays. Raises ``InvalidRequest`` for one that no model runs in."""
+    name = str(dtype).removeprefix("torch.") if dtype is not None else None
+    if name is not None and name not in DTYPES:
+        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", name)
+    return name
+
+
 def collect(
     source: Source,
     *,
@@ -55,8 +63,7 @@ def collect(
     cache folder. Raises ``InvalidRequest`` for a folder without a configuration or an unknown dtype, ``LoadError`` for
     files that cannot be read.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", dtype)
+    dtype = check_dtype(dtype)
     if weights:
         source = source.whole()
     manifest = _remembered(source)
