@@ -8,8 +8,8 @@ group once for each of its heads. Everything else is the library's own function.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -85,10 +85,9 @@ class AttentionSwap:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with ExitStack() as held:
-            for lock in self._locks:
-                held.enter_context(lock)
-            swapped = [config for config in self._configs if config._attn_implementation_internal == "sdpa"]
+        with _all_held(self._locks):
+            # One that has the name already was left so by an interrupt.
+            swapped = [config for config in self._configs if config._attn_implementation_internal in ("sdpa", NAME)]
             try:
                 for config in swapped:
                     config._attn_implementation_internal = NAME
@@ -96,3 +95,13 @@ class AttentionSwap:
             finally:
                 for config in swapped:
                     config._attn_implementation_internal = "sdpa"
+
+
+@contextmanager
+def _all_held(locks: Sequence[threading.Lock]) -> Iterator[None]:
+    # A lock's own `with` cannot be interrupted between taking it and being bound to free it.
+    if not locks:
+        yield
+        return
+    with locks[0], _all_held(locks[1:]):
+        yield

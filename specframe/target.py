@@ -111,7 +111,10 @@ class TargetSession(Protocol):
         """Raise ``CacheError`` unless the cache stands for exactly these ids; asked after each round when debugging."""
 
     def close(self) -> None:
-        """Roll back what is provisional and end the session; the committed prefix may serve a later request."""
+        """Roll back what is provisional and end the session; the committed prefix may serve a later request.
+
+        Where that fails, the engine calls the target's ``reset``.
+        """
 
 
 class Target(Protocol):
@@ -130,8 +133,9 @@ class Target(Protocol):
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TargetSession:
         """Start a session; ``max_tokens`` is the longest sequence that it may hold, prompt included, for reservation.
 
-        ``kernel``: one that ``kernel`` returned; a proposal has at most ``width - 1`` tokens then.
+        ``kernel``: one that ``kernel`` returned; a proposal has at most ``width - 1`` tokens then. A session that is still
+        open was interrupted before it could be closed: it is ended.
         """
 
     def reset(self) -> None:
-        """Forget every cached prefix and free its memory."""
+        """Forget every cached prefix and free its memory; a session that is still open is ended."""

@@ -346,7 +346,7 @@ def test_faulty_drafters_fail_where_they_are_told():
         ("commit", lambda d: d.open(request()).commit(None)),
         ("close", lambda d: d.open(request()).close()),
         ("reset", lambda d: d.reset()),
-        ("drafter_close", lambda d: d.close()),
+        ("close", lambda d: d.close()),
     ):
         with pytest.raises(KeyError):
             call(Faulty(method, error=KeyError("mine")))

@@ -117,7 +117,9 @@ class TableTarget:
             self._on_call(call)
 
     def reset(self) -> None:
-        """Forget the cached prefix."""
+        """Forget the cached prefix; a session that is still open is ended."""
+        if self._session is not None:
+            self._session.close()
         self.cached_ids.clear()
 
 
@@ -193,9 +195,9 @@ class TableSession:
         """Roll back what is provisional and end the session; a second call does nothing."""
         if self._is_closed:
             return
-        self._is_closed = True
         self.cancel()
         self._roll_back()
+        self._is_closed = True
         self._target.log(Call("close"))
 
     def _feed(self, ticket: Ticket, kind: str, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
