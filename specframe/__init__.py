@@ -22,12 +22,14 @@ from specframe.errors import (
     InvalidManifest,
     InvalidPlan,
     InvalidRequest,
+    InvalidResults,
     InvalidStrategy,
     InvalidWorkload,
     LoadError,
     MissingPackage,
     PluginError,
     ProposalError,
+    ResultsNotWritten,
     SpecframeError,
     StaleEpoch,
     StreamNotFinished,
@@ -58,11 +60,11 @@ if TYPE_CHECKING:
     from specframe.generation import Piece
     from specframe.loading import LoadedDraft, load, load_draft, load_target
     from specframe.manifest.identity import Manifest
-    from specframe.policy import SamplingPolicy
     from specframe.positions import PositionStats
     from specframe.processors import pure
     from specframe.records import DrafterShare, DrafterStats, Event, RoundRecord, Stats
     from specframe.request import Arguments
+    from specframe.sampling import SamplingPolicy
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
     from specframe.stream import Result, Stream
     from specframe.target import Target, TargetSession, Ticket, Verification
@@ -85,7 +87,7 @@ _LAZY = {
     "PositionStats": "positions",
     "Result": "stream",
     "RoundRecord": "records",
-    "SamplingPolicy": "policy",
+    "SamplingPolicy": "sampling",
     "Stats": "records",
     "Strategy": "strategy",
     "Stream": "stream",
@@ -139,6 +141,7 @@ __all__ = [
     "InvalidManifest",
     "InvalidPlan",
     "InvalidRequest",
+    "InvalidResults",
     "InvalidStrategy",
     "InvalidWorkload",
     "Length",
@@ -152,6 +155,7 @@ __all__ = [
     "PositionStats",
     "ProposalError",
     "Result",
+    "ResultsNotWritten",
     "Round",
     "RoundRecord",
     "SamplingPolicy",

@@ -15,8 +15,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specframe.errors import CacheError
-
-GRANULE = 64
+from specframe.target import GRANULE
 
 
 class BufferLayer(CacheLayerMixin):

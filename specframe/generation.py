@@ -200,6 +200,8 @@ class Generation:
         """Return how many tokens this round may propose: the extra token keeps a place in the budget and in the context."""
         limits = (self._target.facts.context_limit, self._target.facts.speculation_limit)
         rooms = [limit - len(self._prefix) for limit in limits if limit is not None]
+        if (most_ids := self.kernel.most_ids(self._session.num_committed)) is not None:
+            rooms.append(most_ids - 1)
         return min(self._max_room, self.stopper.remaining - 1, *rooms)
 
     def _certain_rows(self, proposal: Proposal) -> list[CertainRow]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specframe.distribution import Distribution
     from specframe.grammar import Grammar
     from specframe.manifest.identity import Manifest
-    from specframe.policy import SamplingPolicy
+    from specframe.sampling import SamplingPolicy
 
     Law = Distribution | None
     """How a proposed token was chosen: ``None`` is a point mass, else the very distribution that it was drawn from."""

@@ -16,11 +16,11 @@ from transformers.cache_utils import Cache
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specframe.attention import AttentionSwap
-from specframe.cache import GRANULE, TransactionalCache
+from specframe.cache import TransactionalCache
 from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
 from specframe.kernel import circumstances, grant
 from specframe.proposal import TargetFacts
-from specframe.target import SINGLE, Kernel, Ticket, Verification
+from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
 from specframe.views import ModelViews
 
 _REVERSIBLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -102,7 +102,7 @@ class TransformersTarget:
         limit = self.facts.context_limit
         self.cache.reserve((max_tokens if limit is None else min(max_tokens, limit)) + (kernel.width or 0))
         self._rope.restore()
-        return TransformersSession(self, request_id, kernel.width)
+        return TransformersSession(self, request_id, kernel)
 
     def reset(self) -> None:
         """Forget the cached prefix and free its memory; a session that is still open is ended."""
@@ -160,8 +160,8 @@ class _RopeState:
 class TransformersSession:
     """One generation on a transformers target."""
 
-    def __init__(self, target: TransformersTarget, request_id: int, width: int | None) -> None:
-        self._target, self._request_id, self._width = target, request_id, width
+    def __init__(self, target: TransformersTarget, request_id: int, kernel: Kernel) -> None:
+        self._target, self._request_id, self._kernel = target, request_id, kernel
         self._cache = target.cache
         self._transaction = self._cache.begin()
         self.epoch = 0
@@ -185,21 +185,21 @@ class TransformersSession:
         if num_shared == len(prompt) and known is not None and known[0] == prompt:
             self._transaction.cut_to(num_shared)
             return Verification(known[1].clone(), num_forwards=0)
-        chunk_size = target.prefill_chunk if self._width is None else GRANULE
+        chunk_size = target.prefill_chunk if self._kernel.width is None else GRANULE
         limit = target.facts.speculation_limit
         if limit is not None and max(len(prompt), self._cache.num_committed) > limit:
             num_shared, chunk_size = 0, len(prompt)  # keys of calls of different lengths do not fit together
         self._transaction.cut_to(min(num_shared, len(prompt) - 1))  # the last id is fed again: its row is read
         num_forwards = 0
         # Rows that are read come from one kernel: in blocks, the last id is fed as the first pending one.
-        num_unread = 0 if self._width is None else len(prompt) - 1
+        num_unread = 0 if self._kernel.width is None else len(prompt) - 1
         while (start := self._cache.num_committed) < len(prompt):
             if start < num_unread:
                 chunk = prompt[start : min(start + chunk_size, num_unread)]
                 logits = self._feed(ticket, chunk, num_rows=0, shape=GRANULE)
             else:
                 chunk = prompt[start : start + chunk_size]
-                logits = self._feed(ticket, chunk, num_rows=1, shape=self._width)
+                logits = self._feed(ticket, chunk, num_rows=1, shape=self._kernel.width)
             self._transaction.commit_prefix(len(chunk))
             num_forwards += 1
         target._prompt_row = (prompt, logits.clone())
@@ -214,11 +214,8 @@ class TransformersSession:
         if self._cache.num_provisional:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
         ids = (pending, *proposal)
-        if self._width is not None and len(ids) > self._width:
-            raise CacheError(
-                f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more"
-            )
-        return Verification(self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._width))
+        self._kernel.check(self.num_committed, len(ids))
+        return Verification(self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._kernel.width))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Commit the first ``num_tokens`` of what was fed and roll back the rest."""

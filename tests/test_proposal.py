@@ -307,7 +307,7 @@ def test_needs_are_validated():
 
 
 def request(prompt=(1, 2)):
-    from specframe.policy import SamplingPolicy
+    from specframe.sampling import SamplingPolicy
 
     facts = TargetFacts(vocab_size=V, stop_ids=frozenset(), context_limit=None)
     return DraftRequest(tuple(prompt), facts, SamplingPolicy(), frozenset())
