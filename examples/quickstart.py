@@ -35,7 +35,8 @@ def main() -> None:
     print("target: SmolLM2-135M-Instruct, converted on first use, then loaded ...", flush=True)
     plain = specframe.load("demo")
     print(f"each prompt is answered {2 + 2 * NUM_REPEATS} times, by turns plain and with a drafter")
-    sys.exit(not all([compare(plain, strategy, prompt) for strategy, prompt in RUNS.items()]))
+    is_same = [compare(plain, strategy, prompt) for strategy, prompt in RUNS.items()]
+    sys.exit(not all(is_same))
 
 
 def compare(plain: specframe.Engine, strategy: str, prompt: str) -> bool:
@@ -43,10 +44,11 @@ def compare(plain: specframe.Engine, strategy: str, prompt: str) -> bool:
     print(f"\n== {strategy}: {prompt.splitlines()[0]}", flush=True)
     engines = [plain, specframe.Engine(plain.target, strategy=strategy)]
     message = [{"role": "user", "content": prompt}]
-    pairs = []
-    for _ in range(1 + NUM_REPEATS):  # the first pair warms up
+    pairs = [
         # A prefix that one keeps would save the other its prefill.
-        pairs.append([engine.generate(message, max_new_tokens=MAX_NEW_TOKENS, keep_prefix=False) for engine in engines])
+        [engine.generate(message, max_new_tokens=MAX_NEW_TOKENS, keep_prefix=False) for engine in engines]
+        for _ in range(1 + NUM_REPEATS)  # the first pair warms up
+    ]
     ratios = [before.stats.total_s / after.stats.total_s for before, after in pairs[1:]]
     is_same = len({result.token_ids for pair in pairs for result in pair}) == 1
 
