@@ -1,18 +1,16 @@
-"""Write the tables of the docs from the stored results: ``python docs/tables.py``. A test asserts that they are current.
+"""Tables of the documentation from stored results (``docs/results/``); ``make.py`` writes them into the pages.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; a result that is not stored has an empty one.
+A result that is not stored has an empty table.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def exactness(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -58,7 +56,10 @@ def grammar_masks(results: dict[str, Any]) -> Iterable[list[Any]]:
     yield [f"milliseconds, {results['masks']['ids']} ids: median (most)", "regex", "JSON Schema"]
     for name in ("compile", "new_state", "seen_state"):
         spreads = [results["masks"][language][name] for language in ("regex", "json_schema")]
-        yield [name.replace("_", " "), *(f"{spread['median_ms']} ({spread['max_ms']})" for spread in spreads)]
+        yield [
+            name.replace("_", " "),
+            *(f"{_told(spread['median_ms'])} ({_told(spread['max_ms'])})" for spread in spreads),
+        ]
 
 
 def kernel_forwards(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -86,6 +87,37 @@ def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
         *(round(verify[str(i)] / verify["0"], 2) for i in range(1, 9)),
     ]
     yield ["d_i: a draft token over V(0)", *[round(results["milliseconds"]["draft_token"] / verify["0"], 3)] * 8]
+
+
+def demo_draft(receipt: dict[str, Any]) -> Iterable[list[Any]]:
+    """How the demo draft was made, by its receipt."""
+    settings, data, result = receipt["settings"], receipt["data"], receipt["result"]
+    length = settings["corpus"]["length"]
+    yield ["the demo draft", ""]
+    yield ["layers of the target that it began with", ", ".join(map(str, result["layers_of_the_target"]))]
+    yield ["columns of its head", settings["columns"]]
+    yield ["conversations learned from, held out", "{learned}, {held_out}".format(**data["num_conversations"])]
+    yield ["ids of each", length]
+    yield [
+        "training steps, in minutes on one core",
+        f"{receipt['training']['steps']}, {receipt['training']['minutes']:g}",
+    ]
+    yield ["its likeliest id is the target's, on held-out answers", result["held_out_acceptance"]]
+    yield ["the same, on greedy ones", result["held_out_acceptance_greedy"]]
+
+
+def draft_speed(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time of the demo draft and of transformers' assisted generation with the same layers, open chat."""
+    yield ["float32, open chat", "time, all together", "median of ratios", "equal texts"]
+    for name, told in {
+        "control_a_a": "transformers' plain decoding over itself",
+        "draft_over_plain": "the draft over plain decoding",
+        "draft_over_library_plain": "the draft over transformers' plain decoding",
+        "assisted_over_library_plain": "assisted generation over transformers' plain decoding",
+        "assisted_over_draft": "assisted generation over the draft",
+    }.items():
+        found = results[name]
+        yield [told, found["total_over_total"], found["median_of_ratios"], found["matched"]]
 
 
 def worker(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -123,6 +155,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "kernel_forwards": ("kernel", kernel_forwards),
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),
+    "draft_speed": ("draft", draft_speed),
+    "demo_draft": ("../../plugins/specframe_draft_model/demo/provenance", demo_draft),
     "worker": ("worker", worker),
     "failures": ("failures", failures),
     "soak": ("soak", soak),
@@ -135,16 +169,13 @@ def table(name: str) -> str:
     file = DOCS / "results" / f"{stored}.json"
     if not file.is_file():
         return ""
-    header, *rows = [[str(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
+    header, *rows = [[_told(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def current(text: str) -> str:
-    """Return a page with its tables as they should be."""
-    return _TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
-
-
-if __name__ == "__main__":
-    for page in DOCS.glob("*.md"):
-        page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")
+def _told(cell: Any) -> str:
+    """Spell a number as far as it can be trusted; the stored result has the rest."""
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.0f}" if abs(cell) >= 100 else f"{cell:#.3g}"

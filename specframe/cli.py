@@ -1,4 +1,4 @@
-"""The command line: ``specframe generate``, ``manifest``, ``train-draft``, ``certify`` and ``plugins``.
+"""The command line of specframe: one function a command.
 
 Thin: every command calls the public API and formats what it returns. What a command needs is imported inside it, so that
 ``--help`` and ``plugins`` load no model library.
@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from specframe._version import __version__
+from specframe.bench import command as bench_commands
 from specframe.errors import GenerationError, InvalidRequest, SpecframeError
 from specframe.manifest import commands as manifest_commands
 from specframe.testing import command as testing_commands
@@ -45,8 +46,9 @@ class _Group(TyperGroup):
             _fail(error, as_json=bool(ctx.meta.get(manifest_commands.JSON_ASKED)))
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(manifest_commands.app, name="manifest")
+app.add_typer(bench_commands.app, name="compare")
 app.command("train-draft")(train_commands.train_draft)
 app.command("certify")(testing_commands.certify)
 
@@ -83,6 +85,7 @@ def generate(
     strategy: Annotated[
         str, typer.Option(help="A shipped strategy or a drafter by name, or a TOML file; 'none' is plain decoding.")
     ] = "none",
+    option: testing_commands.DrafterOptions = None,
     chat: Annotated[
         bool,
         typer.Option("--chat/--raw", help="Put the prompt through the model's chat template, or take it as it is."),
@@ -198,11 +201,21 @@ def generate(
     }
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     arguments |= {"max_new_tokens": max_new_tokens, "log_probs": log_probs}
+
+    # Whatever needs no model is checked before the libraries load that take seconds.
+    from specframe.manifest.collector import check_dtype
+    from specframe.request import integer, read_arguments
+    from specframe.resolve import resolve_checked
+
+    read_arguments(arguments)
+    integer("n", n, 1)
+    check_dtype(dtype)
+    chosen, _ = resolve_checked(strategy, kernel=kernel, settings=option or ())
     prompt = _prompt(sys.stdin.read().removesuffix("\n") if text == "-" else text, system, is_chat=chat)
 
     import specframe
 
-    engine = specframe.load(target, strategy=strategy, dtype=dtype, device=device, kernel=kernel)
+    engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device)
     with _ctrl_c_cancels() as token:
         arguments["cancel"] = token
         if as_json:
@@ -229,6 +242,47 @@ def plugins(
         typer.echo("\n".join(line for plugin in found for line in _plugin_lines(plugin)))
     else:
         typer.echo("no plugins are installed")
+
+
+@app.command()
+def doctor(
+    paths: Annotated[bool, typer.Option("--paths", help="Name folders too, and show paths in errors.")] = False,
+    as_json: manifest_commands.AsJson = False,
+) -> None:
+    """Tell what a bug report needs: versions, devices, plugins, kernel probes and caches. Loads no model.
+
+    Exit status: 0 if nothing is wrong, 1 if something is.
+    """
+    from specframe.doctor import as_text, examine
+
+    report = examine(paths=paths)
+    if as_json:
+        _print_json(report)
+    else:
+        typer.echo(as_text(report))
+    if report["problems"]:
+        raise typer.Exit(1)
+
+
+@app.command("new-drafter")
+def new_drafter(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case words joined by - or _, as best_guess.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where its folder goes.", show_default="here")
+    ] = Path(),
+    as_json: manifest_commands.AsJson = False,
+) -> None:
+    """Write the skeleton of a drafter: an installable distribution with a test, ready to be certified.
+
+    It goes into a new folder specframe-NAME; nothing is overwritten.
+    """
+    from specframe.skeleton import write_skeleton
+
+    folder = write_skeleton(name, output)
+    if as_json:
+        _print_json({"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())})
+    else:
+        typer.echo(f"wrote {folder}; its README.md says how to install, test and certify it")
 
 
 def _prompt(text: str, system: str | None, *, is_chat: bool) -> str | list[dict[str, str]]:

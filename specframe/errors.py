@@ -58,6 +58,14 @@ class InvalidPlan(SpecframeError, ValueError):
     """A comparison's plan is not valid: corrupt, changed after it was fixed, or of a newer format."""
 
 
+class InvalidResults(SpecframeError, ValueError):
+    """A file of a comparison's results is not valid: corrupt, of another format or of another plan."""
+
+
+class ResultsNotWritten(SpecframeError, OSError):
+    """A file of results cannot be written, or its disk is full; what was written before is kept."""
+
+
 class InvalidWorkload(SpecframeError, ValueError):
     """A file of prompts cannot be read; the message names file, line and rule."""
 

@@ -12,14 +12,14 @@ import attrs
 from specframe.borrowing import borrow, borrowed_parts, expecting_gaps, lent_dtype
 from specframe.engine import Engine
 from specframe.errors import IncompatibleManifest, InvalidRequest, LoadError, SpecframeError, UnsupportedModel
-from specframe.manifest.collector import DTYPES, collect, output_ids, stamps, strings_of, with_weights
+from specframe.manifest.collector import check_dtype, collect, output_ids, stamps, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
 from specframe.manifest.remember import stamp
 from specframe.manifest.source import Source, has_tokenizer, open_source
 from specframe.manifest.tensors import weigh, weigh_folder, weight_files
 from specframe.proposal import Views
-from specframe.resolve import check_needs, check_use, has_needs, read_pin, resolve_with_plugins
+from specframe.resolve import check_needs, has_needs, read_pin, resolve_checked
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget, check_type
 
@@ -40,11 +40,7 @@ def load(
     Raises ``LoadError`` for damaged files, and ``IncompatibleManifest`` where the pair does not fit or the run is not the
     pinned one.
     """
-    resolved, plugins = resolve_with_plugins(strategy)
-    if kernel is not None:
-        resolved = attrs.evolve(resolved, kernel=kernel)
-    for use in resolved.drafters:
-        check_use(use, plugins)
+    resolved, plugins = resolve_checked(strategy, kernel=kernel)
     pin = read_pin(resolved)
 
     def admit(source: Source, identity: Manifest) -> None:
@@ -110,13 +106,12 @@ def _load(
     ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted;
     ``views``: what a draft may borrow.
     """
+    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from specframe.demo import quiet_unless_terminal
 
-    dtype_name = str(dtype).removeprefix("torch.") if dtype is not None else None
-    if dtype_name is not None and dtype_name not in DTYPES:
-        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", dtype_name)
+    dtype_name = check_dtype(dtype)
     source = open_source(model)
     if source.gguf is not None:
         if is_early:  # its metadata tell what its weights would be refused for
@@ -150,6 +145,8 @@ def _load(
                 folder, config=config, dtype=dtype_name or "auto", output_loading_info=True
             )
         weights, told = loaded
+        if device is None or torch.device(device).type == "cpu":
+            _own(weights)
         columns = output_ids(folder)
         borrowed = borrow(weights, views, parts, columns, str(model)) if views is not None else frozenset()
         weights = weights.to(device) if device is not None else weights
@@ -168,6 +165,12 @@ def _load(
     target = TransformersTarget(weights.eval(), tokenizer)
     target.facts = attrs.evolve(target.facts, identity=identity)
     return _Loaded(target, _weigh_later(folder, identity), columns)
+
+
+def _own(model: Any) -> None:
+    """Copy weights out of the mapped files: one that is changed in place would change the model, or end the process."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _load_tokenizer(folder: Path) -> Any:

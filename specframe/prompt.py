@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specframe.errors import InvalidRequest, TargetError
 from specframe.proposal import TargetFacts
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
+if TYPE_CHECKING:
+    import torch
+
+Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor"
 
 
 def encode(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:

@@ -60,7 +60,12 @@ class RoundRecord(NamedTuple):
     @property
     def seconds(self) -> float:
         """Seconds of the round, all phases but output."""
-        return self.draft_s + self.forward_s + self.decide_s + self.commit_s
+        return self.draft_s + self.forward_s + self.after_s
+
+    @property
+    def after_s(self) -> float:
+        """Seconds after the forward: judging, correction, commit and rollback."""
+        return self.decide_s + self.commit_s
 
 
 class Event(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,50 @@ def resolve_with_plugins(strategy: str | Path | Strategy, plugins: Plugins | Non
     read = _read_strategy(strategy)
     loaded = plugins if plugins is not None else load(read.disable if read is not None else ())
     return read if read is not None else resolve_strategy(strategy, loaded), loaded
+
+
+def resolve_checked(
+    strategy: str | Path | Strategy, *, kernel: str | None = None, settings: Sequence[str] = ()
+) -> tuple[Strategy, Plugins]:
+    """Return a strategy and the plugins, the drafters' options checked; ``kernel`` and ``settings`` override the strategy's.
+
+    ``settings``: see ``with_settings``. Loads no model library unless a plugin does.
+    """
+    resolved, plugins = resolve_with_plugins(strategy)
+    resolved = with_settings(resolved, settings)
+    if kernel is not None:
+        resolved = attrs.evolve(resolved, kernel=kernel)
+    for use in resolved.drafters:
+        check_use(use, plugins)
+    return resolved, plugins
+
+
+def with_settings(strategy: Strategy, settings: Sequence[str]) -> Strategy:
+    """Return a strategy with options of its drafters set, each as ``DRAFTER.NAME=VALUE``.
+
+    The value is as in a strategy file; what is no TOML value there is a text. Raises ``InvalidStrategy`` for a setting of
+    another form, or of a drafter that the strategy does not use.
+    """
+    uses = strategy.named_drafters
+    for setting in settings:
+        place, _, text = setting.partition("=")
+        who, _, name = place.rpartition(".")
+        if not (who and name and text):
+            raise InvalidStrategy(
+                f"an option must be DRAFTER.NAME=VALUE, as prompt_lookup.max_ngram=4 (got '{setting}')"
+            )
+        if who not in uses:
+            has = f"its drafters: {', '.join(uses)}" if uses else "it has no drafters"
+            raise InvalidStrategy(f"option '{setting}' is of no drafter of strategy '{strategy.name}'; {has}")
+        uses[who] = attrs.evolve(uses[who], options={**uses[who].options, name: _value(text)})
+    return attrs.evolve(strategy, drafters=tuple(uses.values()))
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strategy:

@@ -11,45 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from specframe.checks import count, number
 from specframe.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from transformers import LogitsProcessor
 
 MOST_BIAS = 1e30  # far from where float32 ends
-MOST_NUMBER = 1e300
-
-
-def _number(low: float, high: float | None = None, *, open_low: bool = False) -> Any:
-    """Validate an optional number in an interval."""
-    rule = f"must be {'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high is not None else "")
-
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is None:
-            return
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if (
-            not is_number
-            or value != value
-            or value < low
-            or (open_low and value == low)
-            or (high is not None and value > high)
-        ):
-            raise InvalidRequest(attribute.name, rule, value)
-        if abs(value) > MOST_NUMBER:
-            raise InvalidRequest(attribute.name, "must be finite", value)
-
-    return check
-
-
-def _count(low: int) -> Any:
-    """Validate an optional integer."""
-
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low):
-            raise InvalidRequest(attribute.name, f"must be an integer >= {low}", value)
-
-    return check
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
@@ -102,29 +70,33 @@ def _callables(value: Any) -> tuple[Any, ...]:
 
 @attrs.frozen(kw_only=True)
 class SamplingPolicy:
-    """How the target's logits become its declared distribution.
+    """How the target's logits become its declared distribution. Every value is off by default; nothing is implied.
 
-    Every value is off by default; nothing is implied. ``temperature`` None or 0 is greedy. ``presence_penalty`` and
-    ``frequency_penalty`` count generated ids, ``repetition_penalty`` and ``no_repeat_ngram_size`` prompt ids too, as
-    transformers does. ``logit_bias`` maps ids to addends (a mapping is kept as pairs); ``bad_words_ids`` are id sequences
-    that may not be completed; ``min_new_tokens`` forbids stop ids before. ``processors`` are the caller's own:
-    ``specframe.pure(processor)`` declares one a pure function of (ids, scores); one that is neither declared nor can be
-    restored switches speculation off for the request. Raises ``InvalidRequest`` naming the field, the rule and the value.
+    ``temperature``: what logits are divided by, None or 0 is greedy; ``top_k``: keep the k likeliest ids; ``top_p``: keep the
+    likeliest ids that reach this probability; ``min_p``: drop ids below this part of the best probability; ``typical_p``:
+    keep typical ids that reach this probability; ``repetition_penalty``: divide scores of ids seen, those of the prompt too;
+    ``presence_penalty``: subtract from ids generated before; ``frequency_penalty``: subtract for each time an id was
+    generated; ``no_repeat_ngram_size``: let no run of so many ids occur twice, the prompt counted; ``logit_bias``: ids and
+    what is added to their logits (a mapping is kept as pairs); ``bad_words_ids``: id sequences that may not be completed;
+    ``suppress_tokens``: ids that are never generated; ``min_new_tokens``: forbid stop ids before so many; ``processors``: the
+    caller's own, functions of (ids, scores). ``specframe.pure(processor)`` declares one a pure function; one that is neither
+    declared nor can be restored switches speculation off for the request. Raises ``InvalidRequest`` naming the field, the
+    rule and the value.
     """
 
-    temperature: float | None = attrs.field(default=None, validator=_number(0))
-    top_k: int | None = attrs.field(default=None, validator=_count(1))
-    top_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
-    min_p: float | None = attrs.field(default=None, validator=_number(0, 1))
-    typical_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
-    repetition_penalty: float | None = attrs.field(default=None, validator=_number(0, open_low=True))
-    presence_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
-    frequency_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
-    no_repeat_ngram_size: int | None = attrs.field(default=None, validator=_count(1))
+    temperature: float | None = attrs.field(default=None, validator=number(0))
+    top_k: int | None = attrs.field(default=None, validator=count(1))
+    top_p: float | None = attrs.field(default=None, validator=number(0, 1, open_low=True))
+    min_p: float | None = attrs.field(default=None, validator=number(0, 1))
+    typical_p: float | None = attrs.field(default=None, validator=number(0, 1, open_low=True))
+    repetition_penalty: float | None = attrs.field(default=None, validator=number(0, open_low=True))
+    presence_penalty: float | None = attrs.field(default=None, validator=number(-100, 100))
+    frequency_penalty: float | None = attrs.field(default=None, validator=number(-100, 100))
+    no_repeat_ngram_size: int | None = attrs.field(default=None, validator=count(1))
     logit_bias: tuple[tuple[int, float], ...] = attrs.field(default=None, converter=_bias)
     bad_words_ids: tuple[tuple[int, ...], ...] = attrs.field(default=None, converter=_bad_words)
     suppress_tokens: tuple[int, ...] = attrs.field(default=None, converter=_suppressed)
-    min_new_tokens: int | None = attrs.field(default=None, validator=_count(0))
+    min_new_tokens: int | None = attrs.field(default=None, validator=count(0))
     processors: tuple[LogitsProcessor, ...] = attrs.field(default=None, converter=_callables, repr=False)
 
     @property

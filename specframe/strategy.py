@@ -5,6 +5,7 @@ Knows nothing about engines, models or installed plugins; names are resolved whe
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -18,6 +19,7 @@ import cattrs
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 
 from specframe.errors import InvalidStrategy
+from specframe.files import data_folder
 
 VERIFIERS = ("coupled", "residual")
 MODES = ("extend", "first")
@@ -70,9 +72,10 @@ def _all_are(kind: type[Any]) -> Any:
 
 @attrs.frozen
 class Length:
-    """How many tokens a round may propose, at most ``max_tokens``.
+    """How many tokens a round may propose.
 
-    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``).
+    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``); ``max_tokens``:
+    at most so many.
     """
 
     policy: str = attrs.field(default="fixed", validator=_one_of(POLICIES))
@@ -81,11 +84,12 @@ class Length:
 
 @attrs.frozen
 class DrafterUse:
-    """One drafter of a strategy: its registered name, and the options given to it.
+    """One drafter of a strategy: what it uses and how.
 
-    ``budget_ms``: milliseconds that a proposal may take; a drafter that takes longer is off for the rest of the request.
-    None is no limit, in a worker one second. ``worker``: whether it runs in a process of its own, which may crash, hang or
-    leak; only for a drafter that offers and does not draw.
+    ``use``: its registered name; ``options``: those that are given to it; ``budget_ms``: milliseconds that a proposal may
+    take, None for no limit (in a worker one second): a drafter that takes longer is off for the rest of the request;
+    ``worker``: whether it runs in a process of its own, which may crash, hang or leak; only for a drafter that offers and
+    does not draw.
     """
 
     use: str
@@ -96,7 +100,7 @@ class DrafterUse:
 
 @attrs.frozen
 class Identity:
-    """The compatibility manifest that a run is pinned to: a path, in a strategy file relative to that file."""
+    """Which run is meant. ``manifest``: the compatibility manifest that it is pinned to, in a file a path relative to it."""
 
     manifest: str | None = None
 
@@ -105,9 +109,10 @@ class Identity:
 class Strategy:
     """What a generation runs with.
 
-    ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is implied by temperature 0); ``mode``: ``extend`` (each
-    drafter adds while room is left) or ``first`` (the first that adds anything wins); ``kernel``: the kernel contract;
-    ``disable``: plugins that are not loaded; ``length``: tokens per round; ``identity``: the manifest that a run is pinned to.
+    ``name``: of the strategy, the file's own if not given; ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is
+    implied by temperature 0); ``mode``: ``extend`` (each drafter adds while room is left) or ``first`` (the first that adds
+    anything wins); ``kernel``: the kernel contract, ``auto``, ``single``, ``block`` or ``block:W``; ``disable``: plugins that
+    are not loaded; ``length``: tokens per round; ``drafters``: in order; ``identity``: the manifest that a run is pinned to.
     """
 
     name: str = "none"
@@ -159,6 +164,7 @@ def structure(data: Mapping[str, Any], cls: type[T], where: str) -> T:
         raise InvalidStrategy(f"{where}: {error}") from error
 
 
+@functools.cache
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for scalar in (int, float, str, bool):
@@ -205,9 +211,7 @@ def _first_problem(error: BaseException, path: str = "") -> str:
 
 def shipped() -> dict[str, Path]:
     """Return the strategies that come with specframe, by name."""
-    here = Path(__file__).resolve().parent
-    roots = (here / "_manifests", here.parent / "manifests")  # in a wheel; in a checkout
-    folder = next((root / "strategies" for root in roots if (root / "strategies").is_dir()), None)
+    folder = data_folder("_manifests/strategies", "manifests/strategies")
     return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import specframe
+from specframe import DrafterUse, Strategy
 from specframe._version import __version__
 from specframe.cli import main
 from specframe.errors import GenerationError, InvalidRequest, UnknownName
@@ -167,27 +168,18 @@ def test_the_version_is_told(run: Callable[..., Outcome]) -> None:
     assert run("--version") == (0, f"specframe {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [(), ("generate",), ("plugins",)], ids=["specframe", "generate", "plugins"])
-def test_help_fits_80_columns(run: Callable[..., Outcome], command: tuple[str, ...]) -> None:
-    """Nothing is cut off and nothing runs over."""
-    outcome = run(*command, "--help")
-
-    assert outcome.code == 0
-    assert max(map(len, outcome.out.splitlines())) <= 80
-    assert "…" not in outcome.out
-
-
 def test_only_what_was_given_is_passed_on(run: Callable[..., Outcome], engine: FakeEngine) -> None:
     """No sampling value is implied: the engine's own defaults hold."""
     run("generate", "Hello")
 
-    assert engine.loaded == {"model": "demo", "strategy": "none", "dtype": None, "device": None, "kernel": None}
+    assert engine.loaded == {"model": "demo", "strategy": Strategy(), "dtype": None, "device": None}
     assert engine.prompt == "Hello"
     assert engine.arguments == {"max_new_tokens": 256, "log_probs": False}
 
 
-def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: FakeEngine, tmp_path: Path) -> None:
     """Options carry the names of the Python API."""
+    (tmp_path / "mine.toml").write_text('kernel = "single"\n[[drafters]]\nuse = "prompt_lookup"\n')
     sampling: dict[str, int | float] = {
         "temperature": 0.7,
         "top_k": 40,
@@ -202,12 +194,20 @@ def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: Fa
         "seed": 7,
     }
     words = [word for name, value in sampling.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    where = ("--target", "some/folder", "--strategy", "mine.toml", "--dtype", "bfloat16", "--kernel", "block:8")
+    strategy = (
+        "--strategy",
+        str(tmp_path / "mine.toml"),
+        "--option",
+        "prompt_lookup.max_ngram=3",
+        "--kernel",
+        "block:8",
+    )
+    where = ("--target", "some/folder", "--dtype", "bfloat16", *strategy)
     rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs")
 
     assert run("generate", "Hello", *words, *where, *rest).code == 0
-    loaded = {"model": "some/folder", "strategy": "mine.toml", "dtype": "bfloat16", "device": None, "kernel": "block:8"}
-    assert engine.loaded == loaded
+    expected = Strategy("mine", kernel="block:8", drafters=(DrafterUse("prompt_lookup", {"max_ngram": 3}),))
+    assert engine.loaded == {"model": "some/folder", "strategy": expected, "dtype": "bfloat16", "device": None}
     assert engine.arguments == {**sampling, "stop": ["END", "\n\n"], "max_new_tokens": 16, "log_probs": True}
 
 
@@ -297,14 +297,61 @@ def test_an_error_is_one_readable_line(run: Callable[..., Outcome], engine: Fake
     [
         (("--system", "x"), "'system' needs a chat template (got 'x'); add --chat"),
         (("--log-probs",), "'log_probs' are part of the JSON output (got True); add --json"),
+        (("--top-p", "1.5"), "'top_p' must be > 0 and <= 1 (got 1.5)"),
+        (("--max-new-tokens", "-1"), "'max_new_tokens' must be an integer >= 0 (got -1)"),
+        (("--n", "0"), "'n' must be an integer >= 1 (got 0)"),
+        (("--stop", ""), "'stop' must hold non-empty strings (got ('',))"),
+        (("--dtype", "int8"), "'dtype' must be one of float32, float64, bfloat16, float16 (got 'int8')"),
+        (("--kernel", "blok"), "'kernel' must be auto, single, block, or block:W with 2 to 64 rows (got 'blok')"),
+        (
+            ("--strategy", "promt_lookup"),
+            "unknown strategy 'promt_lookup'; did you mean 'prompt_lookup'? installed: draft_model, grammar, none, "
+            "prompt_lookup",
+        ),
+        (
+            ("--strategy", "prompt_lookup", "--option", "prompt_lookup.max_ngram=many"),
+            "options of drafter 'prompt_lookup': 'max_ngram' must be of type int (got 'many')",
+        ),
     ],
 )
-def test_options_that_contradict_are_refused_before_loading(
+def test_a_slip_is_told_before_loading(
     run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], message: str
 ) -> None:
     """Such a mistake costs no load."""
     assert run("generate", "Hi", *arguments) == (2, "", f"error: {message}\n")
     assert engine.loaded == {}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", "Hi", "--strategy", "prompt_lookup", "--top-p", "1.5"),
+        ("generate", "Hi", "--strategy", "grammar", "--option", "prompt_lookup.max_ngram=x"),
+        ("certify", "prompt_lookup", "--option", "prompt_lookup.max_ngram=x"),
+    ],
+)
+def test_a_slip_costs_no_imports(arguments: tuple[str, ...]) -> None:
+    """Torch and transformers take seconds to import, and none of their code is needed to see a slip."""
+    code, _, modules = run_alone(*arguments)
+    assert code == 2
+    assert {"torch", "transformers"}.isdisjoint(modules)
+    assert "specframe" in modules
+
+
+def run_alone(*arguments: str) -> tuple[int, str, list[str]]:
+    """Run the command line in a process of its own; return its status, its output, and the modules that were imported."""
+    code = (
+        "import sys\n"
+        "from specframe.cli import main\n"
+        "sys.argv = ['specframe', *sys.argv[1:]]\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as exit_:\n"
+        "    print(exit_.code or 0, *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    status, *modules = done.stderr.splitlines()[-1].split()
+    return int(status), done.stdout, modules
 
 
 @pytest.mark.parametrize("is_variable", [False, True])
@@ -477,19 +524,10 @@ def test_plugins_are_listed_as_text(
 
 def test_listing_plugins_loads_no_model_library() -> None:
     """With the first-party plugin listed, neither torch nor transformers nor numpy is imported."""
-    code = (
-        "import sys\n"
-        "from specframe.cli import main\n"
-        "sys.argv = ['specframe', 'plugins', '--json']\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit:\n"
-        "    print(*sys.modules, file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    _, out, modules = run_alone("plugins", "--json")
 
-    assert "prompt_lookup" in [plugin["name"] for plugin in json.loads(done.stdout)["plugins"]]
-    assert {"torch", "transformers", "numpy"}.isdisjoint(done.stderr.split())
+    assert "prompt_lookup" in [plugin["name"] for plugin in json.loads(out)["plugins"]]
+    assert {"torch", "transformers", "numpy"}.isdisjoint(modules)
 
 
 def test_a_closed_pipe_is_silent() -> None:
@@ -553,3 +591,14 @@ def test_grammar_files_that_cannot_be_read_are_told(
     assert outcome.code == 2
     assert engine.loaded == {}
     assert f"error: 'json_schema' {message}" in outcome.err
+
+
+def test_a_drafters_skeleton_is_written_once(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    """The second time it says that it is there, and writes nothing."""
+    arguments = ("new-drafter", "best-guess", "--output", str(tmp_path), "--json")
+    record = json.loads(run(*arguments).out)
+    assert record["folder"] == str(tmp_path / "specframe-best-guess")
+    assert "specframe_best_guess.py" in record["files"]
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert "nothing was written" in json.loads(outcome.out)["error"]

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import torch
 
+from specframe._version import __version__
+
 NOT_AVAILABLE = "not available"
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
@@ -33,6 +35,15 @@ def machine_class() -> dict[str, str]:
         "transformers": version("transformers"),
         "power": _power(),
         "frequency_governor": _governor(),
+        "thermal": _thermal(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of specframe and of what computes under it."""
+    return {
+        "specframe": __version__,
+        **{name: version(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
     }
 
 
@@ -41,6 +52,15 @@ def _power() -> str:
     if battery is None or battery.power_plugged is None:
         return NOT_AVAILABLE
     return "mains" if battery.power_plugged else "battery"
+
+
+def _thermal() -> str:
+    """Say whether a sensor is at or above what its maker calls high, where one tells."""
+    sensors = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
+    told = [(sensor.current, sensor.high) for group in sensors.values() for sensor in group if sensor.high]
+    if not told:
+        return NOT_AVAILABLE
+    return "hot" if any(current >= high for current, high in told) else "below its limits"
 
 
 def _governor() -> str:

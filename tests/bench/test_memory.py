@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from drafts import drafter
 from models import random_table, shared_model, tiny_model
 
-from specframe import Engine, TransformersTarget
-from specframe.bench.memory import max_resident, num_bytes, tensors_of, unknown_of
+from specframe import Engine, LoadError, TransformersTarget
+from specframe.bench.memory import (
+    max_resident,
+    measure_apart,
+    num_bytes,
+    reset_peak_resident,
+    tensors_of,
+    tracked_peak_resident,
+    unknown_of,
+)
 from specframe.testing import Oracle
 from specframe.views import first_layers
 
@@ -56,3 +65,28 @@ def test_a_target_that_tells_nothing_is_unknown():
 def test_the_systems_peak_is_in_bytes():
     """Kilobytes on one system, bytes on another."""
     assert 2**26 < max_resident() < 2**40
+
+
+def test_an_arm_is_measured_in_a_process_of_its_own(model):
+    """What loading takes, in seconds and bytes; a process that fails says why."""
+    found = measure_apart(str(model), "prompt_lookup", dtype="float32", max_new_tokens=4)
+    assert found["target_load_s"] > found["drafters_load_s"] > 0
+    assert 0 < found["artifact"] < found["deduplicated"] <= sum(found["logical"].values()) < found["max_resident"]
+    assert set(found["logical"]) == {"target weights", "target cache"}
+    assert found["unknown"] == ["prompt_lookup"]
+    with pytest.raises(
+        LoadError, match=r"arm 'none' could not be measured in a process of its own: .*invalid int value"
+    ):
+        measure_apart(str(model), "none", max_new_tokens="few")
+
+
+def test_the_peak_of_a_while_is_the_systems():
+    """What was resident before does not count, what came and went does."""
+    if not reset_peak_resident():
+        pytest.skip("this system cannot reset the peak")
+    before = tracked_peak_resident()
+    block = bytearray(b"x") * (64 * 2**20)
+    del block
+    assert tracked_peak_resident() > before + 48 * 2**20
+    assert reset_peak_resident()
+    assert tracked_peak_resident() < before + 48 * 2**20
