@@ -89,6 +89,16 @@ def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
     yield ["d_i: a draft token over V(0)", *[round(results["milliseconds"]["draft_token"] / verify["0"], 3)] * 8]
 
 
+def worker(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Milliseconds of a proposal, in this process and in a worker."""
+    yield ["milliseconds, median", "proposal here", "in a worker", "added", "commit here", "to a worker"]
+    for prompt, found in results.items():
+        if isinstance(found, dict) and "added_ms" in found:
+            here, there = found["here"], found["worker"]
+            figures = here["propose_ms"], there["propose_ms"], found["added_ms"], here["commit_ms"], there["commit_ms"]
+            yield [prompt, *figures]
+
+
 def failures(results: dict[str, Any]) -> Iterable[list[Any]]:
     """What comes of each fault."""
     yield ["what breaks", "what the user sees", "what is emitted", "the next request"]
@@ -114,6 +124,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "kernel_forwards": ("kernel", kernel_forwards),
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),
+    "worker": ("worker", worker),
     "failures": ("failures", failures),
     "soak": ("soak", soak),
 }

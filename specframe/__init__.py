@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specframe._version import __version__
+from specframe.cancel import CancelToken
 from specframe.errors import (
     CacheError,
     CacheFolderError,
@@ -27,6 +28,7 @@ from specframe.errors import (
     InvalidWorkload,
     LoadError,
     MissingPackage,
+    OverBudget,
     PluginError,
     ProposalError,
     ResultsNotWritten,
@@ -36,6 +38,8 @@ from specframe.errors import (
     TargetError,
     UnknownName,
     UnsupportedModel,
+    WorkerError,
+    WorkerRestarting,
 )
 from specframe.grammar import Forced, Grammar, TextGrammar
 from specframe.hookspecs import hookimpl
@@ -117,6 +121,7 @@ __all__ = [
     "Arguments",
     "CacheError",
     "CacheFolderError",
+    "CancelToken",
     "Commit",
     "Distribution",
     "DraftRequest",
@@ -150,6 +155,7 @@ __all__ = [
     "Manifest",
     "MissingPackage",
     "Needs",
+    "OverBudget",
     "Piece",
     "PluginError",
     "PositionStats",
@@ -178,6 +184,8 @@ __all__ = [
     "UnsupportedModel",
     "Verification",
     "Views",
+    "WorkerError",
+    "WorkerRestarting",
     "__version__",
     "as_custom_generate",
     "hookimpl",

@@ -7,8 +7,10 @@ Thin: every command calls the public API and formats what it returns. What a com
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -23,12 +25,13 @@ from specframe.testing import command as testing_commands
 from specframe.train import command as train_commands
 
 if TYPE_CHECKING:
-    from specframe import Engine, Result, Stats
+    from specframe import CancelToken, Engine, Result, Stats
     from specframe.plugins import DrafterEntry, Plugin
 
 SAMPLING = "Sampling (every one is off unless given; without a temperature, greedy)"
 GRAMMAR = "Grammar (at most one of the first four)"
 OUTPUT = "Output"
+INTERRUPTED = 130
 
 
 class _Group(TyperGroup):
@@ -169,7 +172,8 @@ def generate(
 ) -> None:
     """Generate text, with or without speculation; the text is the same.
 
-    On a terminal the text comes as it is made. A line of statistics follows on standard error.
+    On a terminal the text comes as it is made. A line of statistics follows on standard error. Ctrl-C ends the text where it
+    is, with status 130.
     """
     if system is not None and not chat:
         raise InvalidRequest("system", "needs a chat template", system, "add --chat")
@@ -212,12 +216,16 @@ def generate(
     import specframe
 
     engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device)
-    if as_json:
-        _generate_json(engine, prompt, n, arguments)
-    elif n == 1 and sys.stdout is not None and sys.stdout.isatty() and not no_stream:
-        _print_note(_stream_text(engine, prompt, arguments))
-    else:
-        _generate_text(engine, prompt, n, arguments)
+    with _ctrl_c_cancels() as token:
+        arguments["cancel"] = token
+        if as_json:
+            _generate_json(engine, prompt, n, arguments)
+        elif n == 1 and sys.stdout is not None and sys.stdout.isatty() and not no_stream:
+            _print_note(_stream_text(engine, prompt, arguments))
+        else:
+            _generate_text(engine, prompt, n, arguments)
+    if token.is_cancelled:
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -295,6 +303,27 @@ def _file(name: str, path: Path | None) -> str | None:
         raise InvalidRequest(name, f"must be a UTF-8 file ({error.reason})", path.name) from error
 
 
+@contextmanager
+def _ctrl_c_cancels() -> Iterator[CancelToken]:
+    """Let the first Ctrl-C end the generation, so that what there is of it is shown, and another one the program."""
+    from specframe import CancelToken
+
+    token, before = CancelToken(), signal.getsignal(signal.SIGINT)
+    if before in (None, signal.SIG_IGN):  # nobody of ours listens to it
+        yield token
+        return
+
+    def cancel(*_: object) -> None:
+        token.cancel()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        yield token
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _stream_text(engine: Engine, prompt: Any, arguments: Mapping[str, Any]) -> Result:
     with engine.stream(prompt, **arguments) as stream:
         try:
@@ -312,6 +341,8 @@ def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, 
         typer.echo(error.text)  # what was emitted is not lost
         raise
     for index, result in enumerate(results):
+        if index and result.finish_reason == "cancelled" and not result.token_ids:
+            break  # it and those after it had not begun
         if n > 1:
             typer.echo(f"--- {index + 1} of {n}", err=True)
         typer.echo(result.text)
@@ -372,6 +403,8 @@ def _print_note(result: Result) -> None:
     parts.append(result.exactness if result.kernel == "single" else f"{result.exactness} ({result.kernel})")
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
+    if result.finish_reason == "cancelled":
+        parts.append("cancelled")
     typer.secho(f"[{', '.join(parts)}]", err=True, dim=True)
     for event in result.events:
         who = f"{event.drafter}: " if event.drafter else ""

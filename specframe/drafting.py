@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from specframe.errors import DrafterExhausted, GrammarError
+from specframe.errors import DrafterExhausted, GrammarError, OverBudget
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Proposal, Round, lend
 from specframe.records import DrafterShare, Event
 
@@ -23,10 +23,22 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("specframe")
 
 
+class Terms(NamedTuple):
+    """What a drafter is lent rounds on: the seconds that a proposal may take, or None, and whether it may draw."""
+
+    budget_s: float | None = None
+    may_draw: bool = True
+
+
+_NO_TERMS = Terms()
+_LATE = "switched off: propose took longer than its budget"
+
+
 class Drafting:
     """The draft sessions of one generation, in the strategy's order, as far as ``lengths`` lets them.
 
-    ``clock`` tells seconds; ``keep_entropies``: whether shares hold those of the laws that were drawn from.
+    ``terms``: by drafter; one that has none there may take its time, and may draw; ``clock`` tells seconds;
+    ``keep_entropies``: whether shares hold those of the laws that were drawn from.
     """
 
     def __init__(
@@ -35,11 +47,13 @@ class Drafting:
         *,
         round_id: int,
         mode: str,
+        terms: Mapping[str, Terms] = {},
         clock: Callable[[], float] = time.perf_counter,
         keep_entropies: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self._lengths, self._round_id, self._clock = lengths, round_id, clock
+        self._terms = terms
         self._is_first_wins, self._keep_entropies = mode == "first", keep_entropies
         self._sessions: dict[str, DraftSession] = {}
         # Of the round, by drafter; the seconds hold commits too.
@@ -66,10 +80,13 @@ class Drafting:
             limit = self._limits[name] = self._lengths.limit(name, proposal.drafters, round.room)
             if limit == 0:
                 continue
+            terms = self._terms.get(name, _NO_TERMS)
             before = self._seconds.get(name, 0.0)
             with self._timed(name), self._guarded(name, "propose"):
-                lend(round, name, session.propose, limit)
+                lend(round, name, session.propose, limit, may_draw=terms.may_draw)
             self._propose_s[name] = self._seconds[name] - before
+            if name in self._sessions:
+                self._hold_to_budget(name, terms.budget_s)
 
     def commit(self, commit: Commit) -> None:
         """Tell every session the new authoritative ids."""
@@ -140,9 +157,20 @@ class Drafting:
         except DrafterExhausted as error:
             _logger.info("drafter '%s' is off for this request: %s", name, error)
             self._switch_off(name, f"off for the rest of the request: {type(error).__name__}")
+        except OverBudget as error:
+            _logger.warning("drafter '%s' is off for this request: %s", name, error)
+            self._switch_off(name, _LATE)
         except BaseException as error:
             _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
             self._switch_off(name, f"switched off: {call} raised {type(error).__name__}")
+
+    def _hold_to_budget(self, name: str, budget_s: float | None) -> None:
+        """Switch a drafter off whose proposal came too late. What it has added stays: nothing takes a token back."""
+        seconds = self._propose_s[name]
+        if budget_s is not None and seconds > budget_s:
+            told = f"a proposal took {seconds * 1e3:,.0f} ms, of the {budget_s * 1e3:g} ms that 'budget_ms' allows"
+            _logger.warning("drafter '%s' is off for this request: %s", name, told)
+            self._switch_off(name, _LATE)
 
     def _switch_off(self, name: str, message: str) -> None:
         """End a drafter's session. An event may be kept or shared, so ``message`` holds no text of an exception's."""

@@ -14,6 +14,7 @@ from typing import Unpack, overload
 
 import attrs
 
+from specframe.cancel import Ending
 from specframe.constraint import Grammars
 from specframe.errors import GenerationError, IncompatibleManifest, InvalidRequest, SpecframeError
 from specframe.generation import Generation
@@ -25,7 +26,7 @@ from specframe.plugins import Plugins
 from specframe.prompt import Prompt
 from specframe.proposal import Drafter
 from specframe.request import Arguments, Request, integer, make_request
-from specframe.resolve import check_needs, make_drafters, read_pin, resolve_with_plugins
+from specframe.resolve import check_needs, make_drafters, read_pin, resolve_with_plugins, terms_of
 from specframe.strategy import Strategy
 from specframe.stream import Result, Stream, hold_of
 from specframe.target import Kernel, Target
@@ -68,6 +69,7 @@ class Engine:
             self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
         )
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
+        self._terms = terms_of(self.strategy, loaded, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
         target.kernel(self.strategy.kernel)  # what cannot be kept is refused now
         self._draft_identities: dict[str, Manifest] | None = None
@@ -103,16 +105,19 @@ class Engine:
         """Generate to the end and return the result, or a list of ``n`` results where ``n`` is given.
 
         ``prompt``: a raw text, token ids, or chat messages; ``arguments``: see ``Arguments``. Of ``n`` generations with one
-        seed, each has draws of its own. Raises ``InvalidRequest`` before anything is emitted, and ``GenerationError`` with
-        what was emitted, and the results that are finished, after.
+        seed, each has draws of its own. A call that is cancelled, or past its deadline, returns what was emitted; those of
+        the ``n`` that had not begun are empty. Raises ``InvalidRequest`` before anything is emitted, ``EngineBusy`` where the
+        target was in use until the call was cancelled, and ``GenerationError`` with what was emitted, and the results that
+        are finished, after.
         """
         if n is not None:
             n = integer("n", n, 1)
         request = self._request(prompt, arguments)
+        ending = self._ending(request)
         results: list[Result] = []
         for sample in range(n or 1):
             try:
-                results.append(_read(self._stream(attrs.evolve(request, sample=sample))))
+                results.append(_read(self._stream(attrs.evolve(request, sample=sample), ending)))
             except SpecframeError as error:
                 if not results:
                     raise
@@ -127,7 +132,8 @@ class Engine:
         The request is checked now; the target is taken at the first piece and free again after the last, or after
         ``close``.
         """
-        return self._stream(self._request(prompt, arguments))
+        request = self._request(prompt, arguments)
+        return self._stream(request, self._ending(request))
 
     def reset(self) -> None:
         """Forget everything learned from requests: cached prefixes and the drafters' own state."""
@@ -159,7 +165,10 @@ class Engine:
             self._require_pinned_decoding(self.pin, request)
         return request
 
-    def _stream(self, request: Request) -> Stream:
+    def _ending(self, request: Request) -> Ending:
+        return Ending(request.cancel, request.deadline_s, self._clock)
+
+    def _stream(self, request: Request, ending: Ending) -> Stream:
         def begin() -> Generation:
             self._check_open()
             return Generation(
@@ -170,12 +179,13 @@ class Engine:
                 kernel=self.kernel,
                 request_id=next(_request_ids),
                 table=self._table,
+                terms=self._terms,
                 clock=self._clock,
                 keep_entropies=self._keep_entropies,
                 debug=self._debug,
             )
 
-        return Stream(begin, hold_of(self.target))
+        return Stream(begin, hold_of(self.target), ending)
 
     def _require_pinned(self, pin: Manifest) -> None:
         name = Path(self.strategy.identity.manifest or "").name

@@ -108,6 +108,18 @@ class DrafterExhausted(SpecframeError):
     """Raised by a drafter that can propose nothing more in this request, as is expected: it is off, and not broken."""
 
 
+class OverBudget(SpecframeError, TimeoutError):
+    """A drafter took longer over a proposal than the strategy's ``budget_ms``; it is off for the rest of the request."""
+
+
+class WorkerError(SpecframeError, RuntimeError):
+    """A drafter's worker process ended, failed, or sent what is no answer."""
+
+
+class WorkerRestarting(DrafterExhausted):
+    """A drafter's worker process failed in an earlier request and is not back yet."""
+
+
 class UnsupportedModel(SpecframeError, TypeError):
     """The model cannot be decoded exactly by this engine; raised at load, naming the property."""
 

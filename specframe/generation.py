@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import torch
 
 from specframe.distribution import NotADistribution
-from specframe.drafting import Drafting
+from specframe.drafting import Drafting, Terms
 from specframe.drawing import DraftContext
 from specframe.errors import TargetError
 from specframe.grammar import read_only
@@ -58,6 +59,7 @@ class Generation:
         kernel: Kernel = SINGLE,
         request_id: int,
         table: TokenBytes | None,
+        terms: Mapping[str, Terms] = {},
         random: Random | None = None,
         lengths: LengthPolicy | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -67,7 +69,7 @@ class Generation:
         self.request, self.request_id, self.kernel = request, request_id, kernel
         self._clock, self._keep_entropies = clock, keep_entropies
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
-        self._drafters = drafters
+        self._drafters, self._terms = drafters, terms
         facts = target.facts
         self.token_ids: list[int] = []
         self.log_probs: list[float] = []
@@ -346,7 +348,7 @@ class Generation:
             request = DraftRequest(
                 prompt_ids=self.request.prompt_ids,
                 facts=self._target.facts,
-                policy=self.request.policy,
+                policy=attrs.evolve(self.request.policy, processors=()),  # the core applies them, whoever proposes
                 stop_ids=self.request.stop_ids,
                 grammar=read_only(self.request.grammar) if self.request.grammar is not None else None,
             )
@@ -355,6 +357,7 @@ class Generation:
                 self._lengths,
                 round_id=round_id,
                 mode=self._strategy.mode,
+                terms=self._terms,
                 clock=self._clock,
                 keep_entropies=self._keep_entropies,
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
 
+from specframe.cancel import CancelToken
 from specframe.constraint import Constraint, in_force, is_grammar, read_constraint
 from specframe.errors import InvalidRequest
 from specframe.grammar import Grammar
@@ -42,7 +43,8 @@ class Arguments(TypedDict, total=False):
     tokens alone); ``grammar_after``: a text or an id before which the output is free; ``policy``: all sampling fields at
     once, instead of single ones; ``criterion``: called with the ids so far, ``[1, length]``, after each emitted token, and
     ends the output by returning True; ``keep_prefix``: whether later requests may reuse the target's cache, True by
-    default.
+    default; ``cancel``: a ``CancelToken`` that ends the call, from anywhere; ``deadline_s``: seconds after which it ends,
+    waiting for its turn included. What was emitted until then is the result.
     """
 
     max_new_tokens: int
@@ -60,6 +62,8 @@ class Arguments(TypedDict, total=False):
     policy: SamplingPolicy | None
     criterion: Callable[[torch.Tensor], bool] | None
     keep_prefix: bool
+    cancel: CancelToken | None
+    deadline_s: float | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -81,7 +85,8 @@ class Request:
     """A checked request.
 
     ``seed`` is None when greedy; ``sample`` numbers generations of a prompt; ``grammar`` is the one in force, ``constraint``
-    what it was compiled from, or None; ``keep_prefix``: whether the target's cache may serve later requests.
+    what it was compiled from, or None; ``keep_prefix``: whether the target's cache may serve later requests; ``cancel`` and
+    ``deadline_s``: what may end it early.
     """
 
     prompt_ids: tuple[int, ...]
@@ -96,6 +101,8 @@ class Request:
     log_probs: bool = False
     keep_prefix: bool = True
     criterion: Callable[[torch.Tensor], bool] | None = None
+    cancel: CancelToken | None = None
+    deadline_s: float | None = None
 
 
 def read_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,6 +122,8 @@ def read_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "log_probs": _flag("log_probs", arguments.get("log_probs", False)),
         "keep_prefix": _flag("keep_prefix", arguments.get("keep_prefix", True)),
         "criterion": criterion,
+        "cancel": _cancel(arguments.get("cancel")),
+        "deadline_s": _seconds("deadline_s", arguments.get("deadline_s")),
     }
 
 
@@ -163,6 +172,8 @@ _HINTS = {
     "do_sample": "sampling is on where a temperature is given; ",
     "n": "a stream is one generation, generate() makes several; ",
     "max_length": "the budget is max_new_tokens; ",
+    "max_time": "the time is deadline_s; ",
+    "timeout": "the time is deadline_s; ",
 }
 
 
@@ -194,6 +205,21 @@ def _stop_ids(value: Any, facts: TargetFacts) -> frozenset[int]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidRequest("stop_ids", "must be a list of ids", value)
     return frozenset(integer("stop_ids", token, 0, facts.vocab_size - 1) for token in value)
+
+
+def _cancel(value: Any) -> CancelToken | None:
+    if value is not None and not isinstance(value, CancelToken):
+        raise InvalidRequest("cancel", "must be a specframe.CancelToken", value)
+    return value
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not value >= 0:
+        raise InvalidRequest(name, "must be a number of seconds >= 0", value)
+    return float(value)
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from specframe.drafting import Terms
 from specframe.errors import (
     IncompatibleManifest,
     InvalidManifest,
@@ -26,15 +26,19 @@ from specframe.manifest.report import Strings, check
 from specframe.manifest.source import Source, open_source
 from specframe.plugins import DrafterEntry, Plugins, load
 from specframe.proposal import Drafter
+from specframe.remote import check_worker, start_worker
 from specframe.strategy import DrafterUse, Strategy, shipped, structure
 from specframe.target import Target
 
 
 def resolve_with_plugins(strategy: str | Path | Strategy, plugins: Plugins | None = None) -> tuple[Strategy, Plugins]:
-    """Return a strategy, and the plugins without those that it disables; ``plugins`` that are given are used as they are."""
-    loaded = plugins if plugins is not None else load()
-    resolved = resolve_strategy(strategy, loaded)
-    return resolved, load(resolved.disable) if resolved.disable and plugins is None else loaded
+    """Return a strategy, and the plugins without those that it disables; ``plugins`` that are given are used as they are.
+
+    The strategy is read first, so that nothing is imported that it disables. See ``resolve_strategy`` for what is raised.
+    """
+    read = _read_strategy(strategy)
+    loaded = plugins if plugins is not None else load(read.disable if read is not None else ())
+    return read if read is not None else resolve_strategy(strategy, loaded), loaded
 
 
 def resolve_checked(
@@ -49,7 +53,7 @@ def resolve_checked(
     if kernel is not None:
         resolved = attrs.evolve(resolved, kernel=kernel)
     for use in resolved.drafters:
-        structured_options(use, plugins)
+        check_use(use, plugins)
     return resolved, plugins
 
 
@@ -59,7 +63,7 @@ def with_settings(strategy: Strategy, settings: Sequence[str]) -> Strategy:
     The value is as in a strategy file; what is no TOML value there is a text. Raises ``InvalidStrategy`` for a setting of
     another form, or of a drafter that the strategy does not use.
     """
-    uses = _named(strategy)
+    uses = strategy.named_drafters
     for setting in settings:
         place, _, text = setting.partition("=")
         who, _, name = place.rpartition(".")
@@ -86,6 +90,21 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
 
     Raises ``UnknownName`` with a suggestion, or ``PluginError`` where the name is a broken plugin's.
     """
+    read = _read_strategy(strategy)
+    if read is not None:
+        return read
+    name = str(strategy)
+    try:
+        plugins.drafter(name)
+    except UnknownName as error:
+        known = UnknownName("strategy", name, {"none", *shipped(), *error.known})
+        known.__notes__ = list(getattr(error, "__notes__", ()))
+        raise known from None
+    return Strategy(name=name, drafters=(DrafterUse(name),))
+
+
+def _read_strategy(strategy: str | Path | Strategy) -> Strategy | None:
+    """Return a strategy that needs no plugin to be known, or None for what may be a drafter's name."""
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str | Path):
@@ -94,16 +113,8 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
         return Strategy.from_toml(strategy)
     if strategy == "none":
         return Strategy()
-    files = shipped()
-    if strategy in files:
-        return Strategy.from_toml(files[strategy])
-    try:
-        plugins.drafter(strategy)
-    except UnknownName as error:
-        known = UnknownName("strategy", strategy, {"none", *files, *error.known})
-        known.__notes__ = list(getattr(error, "__notes__", ()))
-        raise known from None
-    return Strategy(name=strategy, drafters=(DrafterUse(strategy),))
+    path = shipped().get(strategy)
+    return Strategy.from_toml(path) if path is not None else None
 
 
 def read_pin(strategy: Strategy) -> Manifest | None:
@@ -137,7 +148,7 @@ def check_needs(
     Raises ``IncompatibleManifest`` with the first reason and the way out.
     """
     found: dict[str, Source] = {}
-    for who, use in _named(strategy).items():
+    for who, use in strategy.named_drafters.items():
         if use.use in given:
             continue
         entry = plugins.drafter(use.use)
@@ -224,18 +235,9 @@ def make_drafters(
             f"strategy '{strategy.name}' does not use the given drafters {', '.join(unused)}; name them in it"
         )
     return {
-        name: given[use.use] if use.use in given else _make(use, plugins, target)
-        for name, use in _named(strategy).items()
+        name: _given(use, given) if use.use in given else _make(name, use, plugins, target)
+        for name, use in strategy.named_drafters.items()
     }
-
-
-def _named(strategy: Strategy) -> dict[str, DrafterUse]:
-    """Return a strategy's drafters by name, in order; one that is used twice gets a number behind its name."""
-    named: dict[str, DrafterUse] = {}
-    for use in strategy.drafters:
-        names = itertools.chain([use.use], (f"{use.use}#{count}" for count in itertools.count(2)))
-        named[next(name for name in names if name not in named)] = use
-    return named
 
 
 def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
@@ -243,8 +245,38 @@ def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
     return structure(use.options, plugins.drafter(use.use).options, f"options of drafter '{use.use}'")
 
 
-def _make(use: DrafterUse, plugins: Plugins, target: Target) -> Drafter:
+def terms_of(strategy: Strategy, plugins: Plugins, given: Mapping[str, Drafter]) -> dict[str, Terms]:
+    """Return what a strategy's drafters are lent rounds on, by name; a given one has declared nothing and may draw."""
+    return {
+        name: Terms(
+            budget_s=use.budget_ms / 1e3 if use.budget_ms is not None else None,
+            may_draw=use.use in given or plugins.drafter(use.use).needs.draws,
+        )
+        for name, use in strategy.named_drafters.items()
+    }
+
+
+def check_use(use: DrafterUse, plugins: Plugins) -> None:
+    """Raise ``InvalidStrategy`` for options that are not the drafter's, or for a drafter that cannot run in a worker."""
+    structured_options(use, plugins)
+    if use.worker:
+        check_worker(use, plugins.drafter(use.use).needs)
+
+
+def _given(use: DrafterUse, given: Mapping[str, Drafter]) -> Drafter:
+    if use.worker:
+        raise InvalidStrategy(
+            f"drafter '{use.use}' was given as an object of this process and cannot run in a worker; register it in a "
+            "plugin, or leave 'worker' out"
+        )
+    return given[use.use]
+
+
+def _make(name: str, use: DrafterUse, plugins: Plugins, target: Target) -> Drafter:
     entry, options = plugins.drafter(use.use), structured_options(use, plugins)
+    if use.worker:
+        check_worker(use, entry.needs)
+        return start_worker(name, use, plugins.owner(entry), target.facts)
     facts, lend = target.facts, getattr(target, "views", None)
     if entry.needs.views and lend is not None:
         facts = attrs.evolve(facts, views=lend(entry.needs.views))

@@ -6,6 +6,8 @@ Knows nothing about engines, models or installed plugins; names are resolved whe
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -30,6 +32,12 @@ T = TypeVar("T")
 def _positive(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidStrategy(f"'{attribute.name}' must be an integer >= 1 (got {value!r})")
+
+
+def _milliseconds(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < math.inf):
+        raise InvalidStrategy(f"'{attribute.name}' must be a number > 0, in milliseconds (got {value!r})")
 
 
 def _one_of(allowed: tuple[str, ...], coming: str = "") -> Any:
@@ -76,10 +84,18 @@ class Length:
 
 @attrs.frozen
 class DrafterUse:
-    """One drafter of a strategy. ``use``: its registered name; ``options``: those that are given to it."""
+    """One drafter of a strategy: what it uses and how.
+
+    ``use``: its registered name; ``options``: those that are given to it; ``budget_ms``: milliseconds that a proposal may
+    take, None for no limit (in a worker one second): a drafter that takes longer is off for the rest of the request;
+    ``worker``: whether it runs in a process of its own, which may crash, hang or leak; only for a drafter that offers and
+    does not draw.
+    """
 
     use: str
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    budget_ms: float | None = attrs.field(default=None, validator=_milliseconds)
+    worker: bool = attrs.field(default=False, validator=_is_a(bool))
 
 
 @attrs.frozen
@@ -107,6 +123,15 @@ class Strategy:
     length: Length = attrs.field(default=Length(), validator=_is_a(Length))
     drafters: tuple[DrafterUse, ...] = attrs.field(default=(), validator=_all_are(DrafterUse))
     identity: Identity = attrs.field(default=Identity(), validator=_is_a(Identity))
+
+    @property
+    def named_drafters(self) -> dict[str, DrafterUse]:
+        """The drafters by name, in order; one that is used twice gets a number behind its name."""
+        named: dict[str, DrafterUse] = {}
+        for use in self.drafters:
+            names = itertools.chain([use.use], (f"{use.use}#{count}" for count in itertools.count(2)))
+            named[next(name for name in names if name not in named)] = use
+        return named
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Strategy:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
+from specframe.cancel import Ending
 from specframe.errors import EngineBusy, GenerationError, SpecframeError, StreamNotFinished
 from specframe.generation import Generation, Piece
 from specframe.records import Event, RoundRecord, Stats, summarise
@@ -25,11 +27,11 @@ class Result:
     """A finished generation.
 
     ``token_ids``: the generated ids, a stop id included; ``text``: without stop strings and special tokens;
-    ``finish_reason``: ``stop``, ``length``, or ``cancelled`` for a stream that was closed early; ``stop_match``: the stop id
-    or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``: ``bitwise``, ``token-exact`` or
-    ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``length_policy``: what decided how much was proposed, with
-    its version; ``log_probs``: natural logarithms of the model's probabilities of ``token_ids``, before any processing, if
-    asked for.
+    ``finish_reason``: ``stop``, ``length``, ``cancelled`` (by its token, or a stream that was closed early) or ``deadline``;
+    ``stop_match``: the stop id or string that ended it; ``seed``: what repeats it (None when greedy); ``exactness``:
+    ``bitwise``, ``token-exact`` or ``distribution-exact``; ``kernel``: ``single`` or ``block:W``; ``length_policy``: what
+    decided how much was proposed, with its version; ``log_probs``: natural logarithms of the model's probabilities of
+    ``token_ids``, before any processing, if asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -46,6 +48,9 @@ class Result:
     log_probs: tuple[float, ...] | None = attrs.field(default=None, repr=False)
 
 
+_POLL_S = 0.02  # between two looks at whether it is the turn of a call that may end while it waits
+
+
 class Hold:
     """The right to use a target: one generation at a time, the others wait. One for each target, whatever its engines."""
 
@@ -54,8 +59,11 @@ class Hold:
         self._owner: tuple[int, int] | None = None
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold the target inside a ``with`` block. Raises ``EngineBusy`` where waiting for it would never end."""
+    def taken(self, ending: Ending | None = None) -> Iterator[None]:
+        """Hold the target inside a ``with`` block.
+
+        Raises ``EngineBusy`` where waiting for it would never end, and for a call that ends before its turn comes.
+        """
         if self._lock.locked() and self._owner is not None:
             if self._owner == _here():
                 raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
@@ -64,6 +72,10 @@ class Hold:
                     "this process was forked while a generation ran on the target; fork between generations, or load the "
                     "model in the new process"
                 )
+        while ending is not None and ending.may_come and self._lock.locked():
+            if ending.reason is not None:
+                raise EngineBusy(f"the target was in use until this call ended ({ending.reason}); nothing of it ran")
+            time.sleep(_POLL_S)
         with self._lock:  # the lock's own `with`: no interrupt comes between taking it and being bound to free it
             try:
                 self.renew()
@@ -93,21 +105,28 @@ def hold_of(target: Target) -> Hold:
 class _Progress:
     """What a stream shares with its generator, which holds no reference to the stream: one that is dropped ends at once."""
 
+    ending: Ending
     has_begun: bool = False
-    is_cancelled: bool = False
+    is_closed: bool = False
     result: Result | None = None
+
+    @property
+    def early(self) -> str | None:
+        """Why the generation is to end before its text does, or None."""
+        return "cancelled" if self.is_closed else self.ending.reason
 
 
 class Stream(Iterator[Piece]):
     """A generation in pieces, one a round; the target is taken at the first and free again after the last.
 
-    ``close`` ends it early, between rounds, from any thread; so does dropping the last reference to it. ``result`` is there
-    after the last piece, or after ``close`` with ``finish_reason`` ``cancelled``.
+    ``close`` ends it early, between rounds, from any thread; so does dropping the last reference to it, and what ``ending``
+    tells. ``result`` is there after the last piece, or after ``close``, and its ``finish_reason`` says what ended it. A last
+    piece may hold text only: what was held for a stop string that did not come.
     """
 
-    def __init__(self, begin: Callable[[], Generation], hold: Hold) -> None:
+    def __init__(self, begin: Callable[[], Generation], hold: Hold, ending: Ending) -> None:
         self._begin, self._hold = begin, hold
-        self._progress = _Progress()
+        self._progress = _Progress(ending)
         self._pieces = _generate(begin, hold, self._progress)
 
     def __next__(self) -> Piece:
@@ -133,7 +152,7 @@ class Stream(Iterator[Piece]):
 
     def close(self) -> None:
         """End the generation and free the target; nothing more is emitted."""
-        self._progress.is_cancelled = True
+        self._progress.is_closed = True
         try:
             self._pieces.close()
         except ValueError as error:
@@ -156,18 +175,20 @@ def _is_refused(error: ValueError) -> bool:
 
 
 def _generate(begin: Callable[[], Generation], hold: Hold, progress: _Progress) -> Generator[Piece, None, None]:
-    with hold.taken():
+    with hold.taken(progress.ending):
         progress.has_begun = True
         generation = begin()
         with _ending(generation):
-            while not generation.is_done and not progress.is_cancelled:
+            while not generation.is_done and progress.early is None:
                 hold.renew()
                 piece = generation.step()
                 try:
                     yield piece
                 except GeneratorExit:
-                    progress.is_cancelled = True
-        progress.result = _finish(generation)
+                    progress.is_closed = True
+        progress.result, held = _finish(generation, progress.early)
+    if held and not progress.is_closed:
+        yield Piece(held, ())
 
 
 @contextmanager
@@ -204,12 +225,14 @@ def _told(error: Exception) -> str:
     return str(error) if isinstance(error, SpecframeError) else f"{type(error).__name__}: {error}"
 
 
-def _finish(generation: Generation) -> Result:
-    generation.stopper.end("cancelled")  # changes nothing where it has ended already
+def _finish(generation: Generation, early: str | None) -> tuple[Result, str]:
+    """Return the result of a generation that is over, and the text in it that no piece had."""
     request, stopper = generation.request, generation.stopper
-    return Result(
+    stopper.end(early or "cancelled")  # changes nothing where it has ended already
+    held = stopper.take_text()
+    result = Result(
         token_ids=tuple(generation.token_ids),
-        text=generation.text + stopper.take_text(),
+        text=generation.text + held,
         finish_reason=stopper.reason or "cancelled",
         stop_match=stopper.match,
         seed=request.seed,
@@ -221,3 +244,4 @@ def _finish(generation: Generation) -> Result:
         events=generation.events,
         log_probs=tuple(generation.log_probs) if request.log_probs else None,
     )
+    return result, held

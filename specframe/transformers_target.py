@@ -22,7 +22,7 @@ from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedMod
 from specframe.kernel import circumstances, grant
 from specframe.proposal import TargetFacts
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
-from specframe.views import ModelViews
+from specframe.views import Loans, ModelViews
 
 _REVERSIBLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
@@ -46,6 +46,7 @@ class TransformersTarget:
         self._attention = AttentionSwap(model)
         self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
+        self.loans = Loans()
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
         self._cache_made_by: tuple[Any, ...] = ()
@@ -63,7 +64,7 @@ class TransformersTarget:
 
     def views(self, names: frozenset[str]) -> ModelViews:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
-        return ModelViews(self.model, names)
+        return ModelViews(self.model, names, self.loans)
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Return the weights, a tied one as often as it is used, and the cache's buffers."""
@@ -176,6 +177,7 @@ class TransformersSession:
         self._cache = target.cache
         self._transaction = self._cache.begin()
         self.epoch = 0
+        target.loans.begin()
 
     @property
     def num_committed(self) -> int:
@@ -190,6 +192,7 @@ class TransformersSession:
     def prefill(self, ticket: Ticket, prompt_ids: Sequence[int]) -> Verification:
         """Feed the part of the prompt that is not cached and return the row that predicts the first token."""
         self._check(ticket)
+        self._check_weights(ticket)
         prompt, target = tuple(prompt_ids), self._target
         num_shared = _shared_length(self._cache.ids[: self._cache.num_committed], prompt)
         known = target._prompt_row
@@ -222,6 +225,7 @@ class TransformersSession:
     ) -> Verification:
         """Feed the pending id and the proposal; row i predicts proposal i, the last row the extra token."""
         self._check(ticket)
+        self._check_weights(ticket)
         if self._cache.num_provisional:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
         ids = (pending, *proposal)
@@ -241,6 +245,7 @@ class TransformersSession:
     def close(self) -> None:
         """Roll back what is provisional and give the cache back; if that fails, the cache has forgotten everything."""
         self.epoch += 1
+        self._target.loans.written()  # noted before somebody may write who is allowed to
         self._transaction.finalize()
 
     def _feed(self, ticket: Ticket, ids: Sequence[int], *, num_rows: int, shape: int | None) -> torch.Tensor:
@@ -262,6 +267,15 @@ class TransformersSession:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)
         end = len(logits) - num_padding
         return logits[end - num_rows : end] if num_rows else logits[:0]
+
+    def _check_weights(self, ticket: Ticket) -> None:
+        written = self._target.loans.written()
+        if written is not None:
+            raise TargetError(
+                f"a drafter wrote into the target's {written}, which it may only read, so that this is another model now; "
+                "leave that drafter out, and load the model again",
+                round_id=ticket.round_id,
+            )
 
     def _check(self, ticket: Ticket) -> None:
         if ticket.request_id != self._request_id or ticket.epoch != self.epoch:

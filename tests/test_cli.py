@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -80,18 +81,23 @@ class FakeEngine:
         self.arguments: dict[str, Any] = {}
         self.then: Callable[[], None] = lambda: None
         self.streams: list[FakeStream] = []
+        self.results: list[Any] = []
 
     def load(self, model: str, **arguments: Any) -> FakeEngine:
         self.loaded = {"model": model, **arguments}
         return self
 
-    def generate(self, prompt: Any, *, n: int, **arguments: Any) -> Any:
+    def take(self, prompt: Any, arguments: dict[str, Any]) -> None:
         self.prompt, self.arguments = prompt, arguments
+        self.cancel = arguments.pop("cancel")
+
+    def generate(self, prompt: Any, *, n: int, **arguments: Any) -> Any:
+        self.take(prompt, arguments)
         self.then()
-        return [RESULT] * n
+        return self.results or [RESULT] * n
 
     def stream(self, prompt: Any, **arguments: Any) -> FakeStream:
-        self.prompt, self.arguments = prompt, arguments
+        self.take(prompt, arguments)
         self.streams.append(FakeStream(self.then))
         return self.streams[-1]
 
@@ -396,6 +402,49 @@ def test_ctrl_c_ends_cleanly(run: Callable[..., Outcome], engine: FakeEngine) ->
 
     assert run("generate", "Hi", terminal=True) == (130, "Grüße\n\n", "")
     assert engine.streams[0].is_closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_terminal", "shown"),
+    [((), True, "Grüße\n\n"), ((), False, "Grüße\n\n"), (("--json",), False, '"text": "Grüße\\n"')],
+    ids=["streamed", "text", "json"],
+)
+def test_ctrl_c_shows_the_text_so_far(
+    run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], is_terminal: bool, shown: str
+) -> None:
+    """The signal cancels the generation, whose result is printed; the status says that somebody interrupted it."""
+    before = signal.getsignal(signal.SIGINT)
+    engine.then = lambda: signal.raise_signal(signal.SIGINT)
+    outcome = run("generate", "Hi", *arguments, terminal=is_terminal)
+
+    assert outcome.code == 130
+    assert shown in outcome.out
+    assert engine.cancel.is_cancelled
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_round(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """A target that hangs must not keep a person from leaving."""
+
+    def press_twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    engine.then = press_twice
+
+    assert run("generate", "Hi") == (130, "", "")
+
+
+def test_generations_that_ctrl_c_left_out_are_not_shown(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """Of several generations the text shows those that began, the JSON all."""
+    begun = SimpleNamespace(**{**vars(RESULT), "finish_reason": "cancelled"})
+    unbegun = SimpleNamespace(**{**vars(begun), "text": "", "token_ids": ()})
+    engine.results = [RESULT, begun, unbegun]
+    outcome = run("generate", "Hi", "--n", "3")
+
+    assert outcome.out == "Grüße\n\n" * 2
+    assert "cancelled]" in outcome.err
+    assert len(json.loads(run("generate", "Hi", "--n", "3", "--json").out)["results"]) == 3
 
 
 def test_plugins_are_listed_as_json(run: Callable[..., Outcome], strangers: Path) -> None:

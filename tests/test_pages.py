@@ -191,3 +191,14 @@ def test_the_site_asks_nothing_of_the_net(site):
         loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=\"?(https?:[^\" >]+)", text)
         loaded += re.findall(r"url\(\"?(https?:[^\")]+)", text)
         assert not loaded, (file, loaded)
+
+
+def test_the_strategies_of_the_page_on_failures_are_ones(tmp_path):
+    """Budgets and workers are switched on where a reader copies them from."""
+    found = []
+    for block in blocks((DOCS / "failures.md").read_text(encoding="utf-8")):
+        if block.language == "toml":
+            path = tmp_path / "mine.toml"
+            path.write_text(block.text, encoding="utf-8")
+            found += specframe.Strategy.from_toml(path).drafters
+    assert [(use.budget_ms, use.worker) for use in found] == [(20, False), (50, True)]

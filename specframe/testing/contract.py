@@ -44,7 +44,9 @@ def stays_on(subject: Subject, plan: Plan) -> Finding:
     target = _table()
     watched = _watched(subject, target)
     runs = [
-        run(target, watched, subject.rounds(), _request(target, arguments, plan.num_tokens, prompt))
+        run(
+            target, watched, subject.rounds(), _request(target, arguments, plan.num_tokens, prompt), terms=subject.terms
+        )
         for arguments in _policies().values()
         for prompt in PROMPTS
     ]

@@ -241,7 +241,9 @@ def _(scene, place):
     with_plugin(scene, Needs(views=frozenset({"embeddings"})), lambda round, facts: facts.views.head)
 
 
-@case(DRAFTER, "draws, though its `needs` say that it only offers", kinds=["transformers"])
+@case(
+    DRAFTER, "draws, though its `needs` say that it only offers", "propose raised ProposalError", kinds=["transformers"]
+)
 def _(scene, place):
     with_plugin(scene, Needs(draws=False), lambda round, facts: round.draw(torch.zeros(facts.vocab_size)))
 

@@ -33,7 +33,8 @@ def answer(summary: Summary) -> Answer:
     elif best.verdict is not None and best.verdict.decision == PROMOTE:
         headline = f"Yes: {best.arm} is {speed:.2f} times as fast as plain decoding."
     elif paying:
-        headline = f"In part: {best.arm} pays for {_listed(paying)}, not for everything."
+        strata = _listed(paying) if len(paying) <= 3 else f"{len(paying)} of {len(summary.kinds)} strata"
+        headline = f"In part: {best.arm} pays for {strata}, not for everything."
     elif best.verdict is not None and best.verdict.decision == DELETE:
         headline = f"No: {best.arm}, the best strategy here, is {speed:.2f} times as fast as plain decoding."
     else:
@@ -70,6 +71,8 @@ def _sentences(summary: Summary, best: Cell) -> list[str]:
             f"at least {whole.p10:.2f} times; all together {whole.total:.2f} times."
         )
     told.append(f"Of {speed.num_requests} texts {speed.num_matched} are plain decoding's, token by token.")
+    if paying := _strata(summary, best.arm, PROMOTE):
+        told.append(f"It pays for {_listed(paying)}.")
     if losing := _strata(summary, best.arm, DELETE):
         told.append(f"By the plan's gates it is to be left out for {_listed(losing)}.")
     for control in summary.controls:
