@@ -43,7 +43,7 @@ pages: $(INSTALLED)
 	$(BIN)/python docs/make.py
 
 exactness: $(INSTALLED)
-	$(BIN)/python -m pytest tests/exactness tests/testing --full --results docs/results/exactness.json
+	$(BIN)/python -m pytest tests/exactness tests/testing tests/faults --full --results docs/results/exactness.json
 	$(BIN)/python docs/make.py
 
 bench: $(INSTALLED)

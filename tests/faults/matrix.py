@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -19,12 +20,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
+import pytest
 import torch
 from models import random_table, tiny_model
 from scenes import KINDS, NO_PLUGINS, NUM_TOKENS, Scene, Seen, plain, read
+from workers import install
 
 import specframe
 from specframe import (
+    CancelToken,
     DrafterExhausted,
     Engine,
     EngineBusy,
@@ -35,6 +39,7 @@ from specframe import (
     Ticket,
     TransformersTarget,
     pure,
+    remote,
 )
 from specframe.manifest import collect, open_source, write
 from specframe.plugins import DrafterEntry, Plugin, Plugins
@@ -352,6 +357,55 @@ def _(scene, place):
 def _(scene, place):
     scene.beside = {"other": Oracle(scene.full.token_ids, wrong_at=1)}
     in_drafter(scene, Fault("propose", crash(), at_call=1, is_after=True))
+
+
+@case(DRAFTER, "is slow, and has a budget", "propose took longer than its budget", places=(0, 2))
+def _(scene, place):
+    clock = scene.clock = HandClock()
+    scene.strategy["drafters"] = (DrafterUse("mine", budget_ms=20),)
+    in_drafter(scene, Fault("propose", lambda: clock.wait(1), at_call=place))
+
+
+@case(DRAFTER, "writes into the weights that it was lent", "wrote into the target's head", kinds=["transformers"])
+def _(scene, place):
+    scene.target = TransformersTarget(tiny_model())
+    scene.is_spoilt = True
+    with_plugin(scene, Needs(views=frozenset({"head"})), lambda round, facts: facts.views.head.mul_(1.5))
+
+
+def in_worker(fault: str, budget_ms: float) -> Callable[[Scene, Any], None]:
+    """Return what lets the drafter run in a process of its own, where something happens once."""
+
+    def put(scene, place):
+        folder = folder_of(scene)
+        install(folder)
+        patch = scene.closing.enter_context(pytest.MonkeyPatch.context())
+        patch.syspath_prepend(folder)
+        patch.setattr(remote, "FIRST_DELAY_S", 0.0)
+        scene.closing.callback(sys.modules.pop, "scripted_plugin", None)
+        text = list(scene.full.token_ids)
+        options = {"continuation": text, "fault": fault, "at": 1, "once": str(folder / "happened")}
+        use = DrafterUse("scripted", options=options, budget_ms=budget_ms, worker=True)
+
+        def engine() -> Engine:
+            strategy = Strategy(drafters=(use,), length=Length(max_tokens=4))
+            made = Engine(scene.target, strategy=strategy, clock=scene.clock, debug=True)
+            scene.closing.callback(made.close)
+            return made
+
+        def until_back(engine: Engine) -> None:
+            until = time.monotonic() + 60
+            while engine.generate(scene.prompt, max_new_tokens=3).events:
+                assert time.monotonic() < until, "it did not come back"
+                time.sleep(0.01)
+
+        scene.engine, scene.settle = engine, until_back
+
+    return put
+
+
+case(DRAFTER, "is killed in its worker", "propose raised WorkerError", kinds=["table"])(in_worker("kill", 20_000))
+case(DRAFTER, "hangs in its worker", "longer than its budget", kinds=["table"])(in_worker("sleep", 2000))
 
 
 # --- The target --------------------------------------------------------------------------------------------------------
@@ -680,6 +734,30 @@ def _(scene, place):
     )
 
 
+@case(CANCEL, "a token is cancelled at any time of a round", places=A_ROUND, kinds=["table"])
+def _(scene, place):
+    token = scene.arguments["cancel"] = CancelToken()
+    scene.clock = scene.failing(time.perf_counter, Fault("__call__", token.cancel, at_call=place))
+
+
+@case(CANCEL, "a deadline passes at any time of a round", places=A_ROUND, kinds=["table"])
+def _(scene, place):
+    clock = HandClock()
+    scene.arguments["deadline_s"] = 60
+    scene.clock = scene.failing(clock, Fault("__call__", lambda: clock.wait(3600), at_call=place))
+
+
+@case(CANCEL, "a deadline passes while a call waits for its turn", "in use until this call ended")
+def _(scene, place):
+    def observe(engine):
+        stream = scene.open(engine)
+        ids = next(stream).token_ids
+        seen = elsewhere(lambda: asked(lambda: engine.generate(scene.prompt, deadline_s=0.01)))
+        return seen._replace(ids=(*ids, *read(stream).ids), is_beside=True)
+
+    scene.observe = observe
+
+
 READER = "the reader of a stream"
 
 
@@ -804,6 +882,12 @@ def with_handler(handle: Callable[[], Any]) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@case(AROUND, "a signal whose handler cancels", places=(0, 1))
+def _(scene, place):
+    token = scene.arguments["cancel"] = CancelToken()
+    in_target(scene, Fault("commit", lambda: with_handler(token.cancel), at_call=place))
+
+
 @case(AROUND, "a signal whose handler closes the stream", places=(0, 1))
 def _(scene, place):
     in_target(scene, Fault("commit", lambda: with_handler(scene.close_stream), at_call=place))
@@ -853,28 +937,32 @@ def _(scene, place):
     scene.observe = observe
 
 
+def folder_of(scene: Scene) -> Path:
+    """Return a folder that is there as long as the scene."""
+    return Path(scene.closing.enter_context(tempfile.TemporaryDirectory()))
+
+
 def on_disk(change: Callable[[Path], None]) -> Callable[[Scene, Any], None]:
     """Return what lets the engine be loaded from a folder, in which something changes after the first piece."""
 
     def put(scene, place):
-        folder = tempfile.TemporaryDirectory()
-        tiny_model().save_pretrained(folder.name)
-        write(collect(open_source(folder.name), weights=True), Path(folder.name) / "pin.toml")
-        strategy = Strategy(identity=Identity(f"{folder.name}/pin.toml"))
+        folder = folder_of(scene)
+        tiny_model().save_pretrained(folder)
+        write(collect(open_source(folder), weights=True), folder / "pin.toml")
+        strategy = Strategy(identity=Identity(str(folder / "pin.toml")))
 
         def observe(engine):
             ids: list[int] = []
             for piece in scene.open(engine):
                 if not ids:
-                    change(Path(folder.name))
+                    change(folder)
                 ids += piece.token_ids
             engine.reset()
             assert engine.generate(scene.prompt, **scene.sampling, **scene.arguments).token_ids == tuple(ids)
             scene.engine = lambda: Engine(scene.make(), plugins=NO_PLUGINS)
-            folder.cleanup()
             return Seen(tuple(ids), "", scene.stream.result)
 
-        scene.engine = lambda: specframe.load(folder.name, strategy=strategy)
+        scene.engine = lambda: specframe.load(folder, strategy=strategy)
         scene.observe = observe
 
     return put

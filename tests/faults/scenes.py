@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from models import PROMPT, random_table, shared_model
@@ -16,6 +17,7 @@ from specframe.testing import Fault, Oracle, TableTarget, byte_tokenizer, failin
 
 SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {}, "coupled": {"temperature": 0.9, "seed": 5}}
 NUM_TOKENS = 14
+EARLY = ("cancelled", "deadline")
 NO_PLUGINS = Plugins([])  # to find the installed ones takes longer than a request
 
 
@@ -95,6 +97,9 @@ class Scene:
         self.clock: Callable[[], float] = time.perf_counter
         self.stream: Stream | None = None
         self.faults: list[Fault] = []
+        self.closing = ExitStack()  # what is done when the scene is over
+        self.settle: Callable[[Engine], Any] = lambda engine: None  # what the user waits for before the next request
+        self.is_spoilt = False  # whether later requests must fail as this one did
         self.observe: Callable[[Engine], Seen] = lambda engine: read(self.open(engine))
 
     def want(self, **arguments: Any) -> None:
@@ -166,8 +171,8 @@ def sees(seen: Seen) -> str:
     if seen.result is None:
         return "nothing"
     parts = [f"an event: {_numberless(event.message)}" for event in seen.result.events]
-    if seen.result.finish_reason == "cancelled":
-        parts.append("a result whose `finish_reason` is `cancelled`")
+    if seen.result.finish_reason in EARLY:
+        parts.append(f"a result whose `finish_reason` is `{seen.result.finish_reason}`")
     return "; ".join(dict.fromkeys(parts)) or "nothing"
 
 

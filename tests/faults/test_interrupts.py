@@ -12,12 +12,13 @@ from scenes import SAMPLINGS, Scene
 from specframe.testing import LogitsDrafter
 
 STRIDES = {"table": 11, "transformers": 47}
+FULL_STRIDES = {"table": 1, "transformers": 9}
 
 
 @pytest.mark.parametrize("kind", STRIDES)
 def test_an_interrupt_at_any_line_leaves_nothing_behind(kind, request):
     """Prevents a lock, a transaction or an attention function that stays where Ctrl-C found it."""
-    stride = 1 if request.config.getoption("--full") else STRIDES[kind]
+    stride = (FULL_STRIDES if request.config.getoption("--full") else STRIDES)[kind]
     scene = Scene(kind, SAMPLINGS["coupled"])
     scene.beside = {"drawing": LogitsDrafter(lambda ids: [0.0] * scene.target.facts.vocab_size, num_tokens=1)}
     fresh = scene.again(scene.engine())
@@ -33,7 +34,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(kind, request):
 @pytest.mark.parametrize("kind", STRIDES)
 def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nothing_behind(kind, request):
     """Impatient users press Ctrl-C twice: the second one comes while the session is being closed."""
-    num_pairs = 2000 if request.config.getoption("--full") else 40
+    num_pairs = 1000 if request.config.getoption("--full") else 40
     scene = Scene(kind, SAMPLINGS["greedy"])
     fresh = scene.again(scene.engine())
     source = random.Random(0)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from matrix import CASES, Case
-from scenes import SAMPLINGS, Row, Scene, Seen, emitted, names_its_cause, sees
+from scenes import EARLY, SAMPLINGS, Row, Scene, Seen, emitted, names_its_cause, sees
 
-from specframe import GenerationError, Result, SpecframeError
+from specframe import GenerationError, Result, SpecframeError, TargetError
 
 STORED = Path(__file__).parents[2] / "docs" / "results" / "failures.json"
 
@@ -54,17 +54,23 @@ def test_whatever_breaks_output_is_a_prefix_and_the_next_request_is_as_new(case,
 
 def happen(case: Case, scene: Scene, place: Any) -> Row:
     """Let a fault happen, and return what came of it. Every rule of the matrix is asserted here."""
-    case.put(scene, place)
-    engine = scene.engine()
-    seen, full = scene.observe(engine), scene.full
-    assert all(fault.num_calls > fault.at_call for fault in scene.faults), "the fault did not happen"
-    assert seen.ids == full.token_ids[: len(seen.ids)]
-    if seen.error is not None:
-        assert_told(seen, full, case.cause)
-    elif seen.result is not None:
-        assert_result(seen, full, case.cause)
-    assert scene.again(engine) == scene.again(scene.afresh())
-    return Row(sees(seen), emitted(seen, full), "as new")
+    with scene.closing:
+        case.put(scene, place)
+        engine = scene.engine()
+        seen, full = scene.observe(engine), scene.full
+        assert all(fault.num_calls > fault.at_call for fault in scene.faults), "the fault did not happen"
+        assert seen.ids == full.token_ids[: len(seen.ids)]
+        if seen.error is not None:
+            assert_told(seen, full, case.cause)
+        elif seen.result is not None:
+            assert_result(seen, full, case.cause)
+        if scene.is_spoilt:
+            with pytest.raises(TargetError, match=case.cause):
+                scene.again(engine)
+            return Row(sees(seen), emitted(seen, full), "fails too")
+        scene.settle(engine)
+        assert scene.again(engine) == scene.again(scene.afresh())
+        return Row(sees(seen), emitted(seen, full), "as new")
 
 
 def assert_told(seen: Seen, full: Result, cause: str) -> None:
@@ -80,7 +86,8 @@ def assert_result(seen: Seen, full: Result, cause: str | None) -> None:
     """Assert that a result is the fault-free one, or its beginning if it was cancelled, and that events name the cause."""
     result = seen.result
     assert result.token_ids == seen.ids
-    if result.finish_reason == "cancelled":
+    assert result.text.startswith(seen.text)
+    if result.finish_reason in EARLY:
         assert full.text.startswith(result.text)
     else:
         found, expected = ((one.token_ids, one.text, one.finish_reason, one.stop_match) for one in (result, full))
