@@ -21,6 +21,7 @@ from specframe.errors import (
     InvalidGrammar,
     InvalidManifest,
     InvalidPlan,
+    InvalidReceipt,
     InvalidRequest,
     InvalidStrategy,
     InvalidWorkload,
@@ -61,7 +62,9 @@ if TYPE_CHECKING:
     from specframe.policy import SamplingPolicy
     from specframe.positions import PositionStats
     from specframe.processors import pure
+    from specframe.receipt import Receipt
     from specframe.records import DrafterShare, DrafterStats, Event, RoundRecord, Stats
+    from specframe.replay import Difference, Replay
     from specframe.request import Arguments
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
     from specframe.stream import Result, Stream
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "Arguments": "request",
+    "Difference": "replay",
     "DrafterShare": "records",
     "DrafterStats": "records",
     "DrafterUse": "strategy",
@@ -83,6 +87,8 @@ _LAZY = {
     "Manifest": "manifest.identity",
     "Piece": "generation",
     "PositionStats": "positions",
+    "Receipt": "receipt",
+    "Replay": "replay",
     "Result": "stream",
     "RoundRecord": "records",
     "SamplingPolicy": "policy",
@@ -116,6 +122,7 @@ __all__ = [
     "CacheError",
     "CacheFolderError",
     "Commit",
+    "Difference",
     "Distribution",
     "DraftRequest",
     "DraftSession",
@@ -138,6 +145,7 @@ __all__ = [
     "InvalidGrammar",
     "InvalidManifest",
     "InvalidPlan",
+    "InvalidReceipt",
     "InvalidRequest",
     "InvalidStrategy",
     "InvalidWorkload",
@@ -151,6 +159,8 @@ __all__ = [
     "PluginError",
     "PositionStats",
     "ProposalError",
+    "Receipt",
+    "Replay",
     "Result",
     "Round",
     "RoundRecord",

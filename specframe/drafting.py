@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from specframe.errors import DrafterExhausted, GrammarError
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Proposal, Round, lend
-from specframe.records import DrafterShare, Event
+from specframe.records import DrafterShare, Event, EventCode
 
 if TYPE_CHECKING:
     from specframe.lengths import LengthPolicy
@@ -126,16 +126,16 @@ class Drafting:
             raise
         except DrafterExhausted as error:
             _logger.info("drafter '%s' is off for this request: %s", name, error)
-            self._switch_off(name, f"off for the rest of the request: {type(error).__name__}")
+            self._switch_off(name, f"off for the rest of the request: {type(error).__name__}", "drafter-exhausted")
         except BaseException as error:
             _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
-            self._switch_off(name, f"switched off: {call} raised {type(error).__name__}")
+            self._switch_off(name, f"switched off: {call} raised {type(error).__name__}", "drafter-failed")
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
 
-    def _switch_off(self, name: str, message: str) -> None:
+    def _switch_off(self, name: str, message: str, code: EventCode) -> None:
         """End a drafter's session. An event may be kept or shared, so ``message`` holds no text of an exception's."""
-        self.events.append(Event(self._round_id, name, message))
+        self.events.append(Event(self._round_id, name, message, code))
         session = self._sessions.pop(name, None)
         if session is not None:
             with self._guarded(name, "close"):

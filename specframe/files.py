@@ -6,6 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from specframe.errors import InvalidRequest
+
+_WRITABLE = "must be a file that can be written"
+
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file under its name only once it is complete; an older file of the name stays until then. Text is UTF-8.
@@ -26,6 +30,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(making).unlink(missing_ok=True)
         raise
+
+
+def save(path: Path, content: str, *, field: str = "output") -> None:
+    """Write a file that a user asked for, as a whole. Raises ``InvalidRequest`` naming ``field`` where it cannot be written."""
+    try:
+        write_whole(path, content)
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        raise InvalidRequest(field, _WRITABLE, str(path), getattr(error, "strerror", None) or str(error)) from error
+
+
+def check_writable(path: Path, *, field: str = "output") -> None:
+    """Raise ``InvalidRequest`` where a file could not be written, before the work of making what it is to hold."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else "its folder is not there or cannot be written"
+        raise InvalidRequest(field, _WRITABLE, str(path), reason)
 
 
 def _umask() -> int:

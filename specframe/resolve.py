@@ -92,7 +92,7 @@ def check_needs(
     Raises ``IncompatibleManifest`` with the first reason and the way out.
     """
     found: dict[str, Source] = {}
-    for who, use in _named(strategy).items():
+    for who, use in named_uses(strategy).items():
         if use.use in given:
             continue
         entry = plugins.drafter(use.use)
@@ -180,11 +180,11 @@ def make_drafters(
         )
     return {
         name: given[use.use] if use.use in given else _make(use, plugins, target)
-        for name, use in _named(strategy).items()
+        for name, use in named_uses(strategy).items()
     }
 
 
-def _named(strategy: Strategy) -> dict[str, DrafterUse]:
+def named_uses(strategy: Strategy) -> dict[str, DrafterUse]:
     """Return a strategy's drafters by name, in order; one that is used twice gets a number behind its name."""
     named: dict[str, DrafterUse] = {}
     for use in strategy.drafters:

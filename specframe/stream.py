@@ -5,6 +5,7 @@ Knows generations from outside, one step at a time.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
@@ -14,6 +15,8 @@ import attrs
 
 from specframe.errors import EngineBusy, GenerationError, StreamNotFinished
 from specframe.generation import Generation, Piece
+from specframe.provenance import Trace, failure_code
+from specframe.receipt import Receipt
 from specframe.records import Event, RoundRecord, Stats, summarise
 from specframe.target import Target
 
@@ -42,6 +45,15 @@ class Result:
     records: tuple[RoundRecord, ...] = attrs.field(repr=False)
     events: tuple[Event, ...] = ()
     log_probs: tuple[float, ...] | None = attrs.field(default=None, repr=False)
+    _make_receipt: Callable[[], Receipt] = attrs.field(kw_only=True, repr=False, eq=False)
+
+    @property
+    def receipt(self) -> Receipt:
+        """What the generation did, without what it said; made when first asked for, which weighs the model's files once.
+
+        Raises ``IncompatibleManifest`` where they have changed since they were loaded.
+        """
+        return self._make_receipt()
 
 
 class Hold:
@@ -80,12 +92,13 @@ class Stream(Iterator[Piece]):
     """A generation in pieces, one a round; the target is taken at the first and free again after the last.
 
     ``close`` ends it early, between rounds, from any thread; ``result`` is there after the last piece, or after ``close``
-    with ``finish_reason`` ``cancelled``.
+    with ``finish_reason`` ``cancelled``. ``keep`` makes the receipt of a trace.
     """
 
-    def __init__(self, begin: Callable[[], Generation], hold: Hold) -> None:
-        self._begin, self._hold = begin, hold
+    def __init__(self, begin: Callable[[], Generation], hold: Hold, keep: Callable[[Trace], Receipt]) -> None:
+        self._begin, self._hold, self._keep = begin, hold, keep
         self._is_cancelled = False
+        self._make_receipt: Callable[[], Receipt] | None = None
         self._result: Result | None = None
         self._pieces = self._generate()
 
@@ -107,6 +120,15 @@ class Stream(Iterator[Piece]):
             )
         return self._result
 
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt of the generation, also of one that failed. Raises ``StreamNotFinished`` before its end."""
+        if self._make_receipt is None:
+            raise StreamNotFinished(
+                "the stream has no receipt yet; read it to its end, or close it after its first piece"
+            )
+        return self._make_receipt()
+
     def close(self) -> None:
         """End the generation and free the target; nothing more is emitted."""
         self._is_cancelled = True
@@ -126,6 +148,7 @@ class Stream(Iterator[Piece]):
     def _generate(self) -> Generator[Piece, None, None]:
         with self._hold:
             generation = self._begin()
+            failure: str | None = None
             try:
                 while not generation.is_done and not self._is_cancelled:
                     self._hold.renew()
@@ -134,9 +157,13 @@ class Stream(Iterator[Piece]):
                         yield piece
                     except GeneratorExit:
                         self._is_cancelled = True
+            except BaseException as error:
+                failure = failure_code(error)
+                raise
             finally:
                 generation.close()
-            self._result = _finish(generation)
+                self._make_receipt = functools.cache(functools.partial(self._keep, _trace(generation, failure)))
+            self._result = _finish(generation, self._make_receipt)
 
 
 def _step(generation: Generation) -> Piece:
@@ -150,7 +177,23 @@ def _step(generation: Generation) -> Piece:
         ) from error
 
 
-def _finish(generation: Generation) -> Result:
+def _trace(generation: Generation, failure: str | None) -> Trace:
+    return Trace(
+        request=generation.request,
+        token_ids=tuple(generation.token_ids),
+        records=tuple(generation.records),
+        events=generation.events,
+        emit_s=generation.emit_s,
+        finish_reason="failed" if failure is not None else generation.stopper.reason or "cancelled",
+        failure=failure,
+        exactness=generation.exactness,
+        kernel=str(generation.kernel),
+        length_policy=generation.length_policy,
+        held=generation.held,
+    )
+
+
+def _finish(generation: Generation, make_receipt: Callable[[], Receipt]) -> Result:
     generation.stopper.end("cancelled")  # changes nothing where it has ended already
     request, stopper = generation.request, generation.stopper
     return Result(
@@ -166,4 +209,5 @@ def _finish(generation: Generation) -> Result:
         records=tuple(generation.records),
         events=generation.events,
         log_probs=tuple(generation.log_probs) if request.log_probs else None,
+        make_receipt=make_receipt,
     )

@@ -1,17 +1,15 @@
 """What kind of machine a measurement was made on: enough to tell two apart, no more.
 
-A class, not a fingerprint: no host name, no serial number, no path. What a system does not tell is "not available".
+What a system does not tell is "not available".
 """
 
 from __future__ import annotations
 
-import os
-import platform
-from importlib.metadata import version
 from pathlib import Path
 
 import psutil
-import torch
+
+from specframe.machine import hardware_class, runtime_versions
 
 NOT_AVAILABLE = "not available"
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -19,21 +17,7 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 def machine_class() -> dict[str, str]:
     """Return processor, memory, accelerator, library versions, and power as far as the system tells them."""
-    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    return {
-        "architecture": platform.machine(),
-        "system": platform.system(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "cores": str(os.cpu_count()),
-        "threads": str(torch.get_num_threads()),
-        "memory_gib": str(round(psutil.virtual_memory().total / 2**30)),
-        "accelerator": accelerator,
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
-        "power": _power(),
-        "frequency_governor": _governor(),
-    }
+    return {**hardware_class(), **runtime_versions(), "power": _power(), "frequency_governor": _governor()}
 
 
 def _power() -> str:

@@ -48,8 +48,9 @@ def create(
 ) -> None:
     """Make the manifest of a model, its weights included."""
     from specframe.errors import InvalidRequest
+    from specframe.files import check_writable
     from specframe.manifest.collector import collect
-    from specframe.manifest.file import check_writable, dumps, to_plain, write
+    from specframe.manifest.file import dumps, to_plain, write
     from specframe.manifest.source import open_source
 
     if target.endswith(".toml"):

@@ -7,7 +7,7 @@ from drafts import drafter
 from models import random_table, shared_model, tiny_model
 
 from specframe import Engine, TransformersTarget
-from specframe.bench.memory import max_resident, num_bytes, tensors_of, unknown_of
+from specframe.memory import holders, max_resident, num_bytes, tensors_of, unknown_of
 from specframe.testing import Oracle
 from specframe.views import first_layers
 
@@ -29,7 +29,8 @@ def test_an_engine_tells_what_its_parts_hold():
     short = drafter(first_layers(model, 1))
     engine = Engine(TransformersTarget(model), {"short": short, "oracle": Oracle([1, 2, 3])})
     engine.generate([5, 6, 7], max_new_tokens=4)
-    parts = tensors_of(engine)
+    held_by = holders(engine.target, engine.drafters)
+    parts = tensors_of(held_by)
     assert set(parts) == {"target weights", "target cache", "short weights", "short cache"}
     held = {id(tensor) for tensor in parts["target weights"]}
     assert {id(tensor) for tensor in (*model.parameters(), *model.buffers())} == held
@@ -41,16 +42,17 @@ def test_an_engine_tells_what_its_parts_hold():
     cache = sum(tensor.nbytes for tensor in parts["short cache"])
     rope = sum(tensor.nbytes for tensor in short.network.runner.model.model.rotary_emb.buffers())
     assert num_bytes(parts)["incremental"] == cache + rope
-    assert unknown_of(engine) == ["oracle"]
+    assert unknown_of(held_by) == ["oracle"]
     engine.close()
-    assert tensors_of(engine)["target cache"] == tensors_of(engine)["short cache"] == []
+    assert tensors_of(held_by)["target cache"] == tensors_of(held_by)["short cache"] == []
 
 
 def test_a_target_that_tells_nothing_is_unknown():
     """A table has no tensors to tell of; the account says so."""
     engine = Engine(random_table(), {"d": drafter(shared_model())})
-    assert unknown_of(engine) == ["target"]
-    assert set(tensors_of(engine)) == {"d weights", "d cache"}
+    held_by = holders(engine.target, engine.drafters)
+    assert unknown_of(held_by) == ["target"]
+    assert set(tensors_of(held_by)) == {"d weights", "d cache"}
 
 
 def test_the_systems_peak_is_in_bytes():
