@@ -38,8 +38,8 @@ def load(
     ``model``: ``demo`` (SmolLM2-135M-Instruct), a folder, a hub id, or a ``.gguf`` file; ``strategy`` as for ``Engine``;
     ``dtype``: a torch dtype or its name, by default the model's own; ``device``: as torch takes it; ``kernel``: overrides
     the strategy's; ``trust_remote_code``: whether code that comes with the model may run. Strategy, model type, what the
-    drafters need and what the strategy pins are checked before weights load. Raises ``LoadError`` for damaged files, and ``IncompatibleManifest`` where the pair does not fit or the run is not the
-    pinned one.
+    drafters need and what the strategy pins are checked before weights load. Raises ``LoadError`` for damaged files, and
+    ``IncompatibleManifest`` where the pair does not fit or the run is not the pinned one.
     """
     resolved, plugins = resolve_with_plugins(strategy)
     if kernel is not None:

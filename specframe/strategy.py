@@ -5,6 +5,7 @@ Knows nothing about engines, models or installed plugins; names are resolved whe
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Mapping
@@ -135,6 +136,7 @@ def structure(data: Mapping[str, Any], cls: type[T], where: str) -> T:
         raise InvalidStrategy(f"{where}: {error}") from error
 
 
+@functools.cache  # it writes code for every class that it meets
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for scalar in (int, float, str, bool):
