@@ -42,8 +42,8 @@ def save(path: Path, content: str, *, field: str = "output") -> None:
 
 def check_writable(path: Path, *, field: str = "output") -> None:
     """Raise ``InvalidRequest`` where a file could not be written, before the work of making what it is to hold."""
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else "its folder is not there or cannot be written"
+    if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if os.path.isdir(path) else "its folder is not there or cannot be written"
         raise InvalidRequest(field, _WRITABLE, str(path), reason)
 
 

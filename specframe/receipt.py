@@ -231,10 +231,11 @@ class Receipt:
 
     @stats.validator
     def _check_stats(self, attribute: attrs.Attribute[Any], value: Stats) -> None:
+        drafters = value.drafters.values()
+        positions = [*value.positions, *(position for drafter in drafters for position in drafter.positions)]
         counts = [value.num_rounds, value.num_target_calls, value.num_tokens, value.num_rounding, value.first_token_s]
-        for part in (value, *value.drafters.values()):
-            counts += [number for position in part.positions for number in attrs.astuple(position)]
-        counts += [number for drafter in value.drafters.values() for number in _counts(drafter)]
+        counts += [number for drafter in drafters for number in _counts(drafter)]
+        counts += [number for position in positions for number in attrs.astuple(position)]
         _numbers(self, attribute, (*counts, value.min_margin, *value.seconds.values()))
         _matches(LABEL)(self, attribute, (*value.drafters, *value.seconds))
 

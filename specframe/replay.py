@@ -142,8 +142,8 @@ def _in_order(then: Round, now: Round) -> Iterator[tuple[str, Any, Any]]:
     before, after = ({share.drafter: share for share in round.shares} for round in (then, now))
     for count in _COUNTS:
         for name in {**before, **after}:
-            values = [getattr(shares[name], count) if name in shares else 0 for shares in (before, after)]
-            yield f"drafters.{name}.{count}", *values
+            first, second = (getattr(shares[name], count) if name in shares else 0 for shares in (before, after))
+            yield f"drafters.{name}.{count}", first, second
     for field in ("num_forwards", "num_emitted", "num_rounding", "check"):
         if field != "num_forwards" or then.round_id:
             yield field, getattr(then, field), getattr(now, field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,7 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
 def read_pin(strategy: Strategy) -> Manifest | None:
     """Return the manifest that a strategy pins, or None. Raises ``InvalidManifest``."""
     pinned = strategy.identity.manifest
-    if pinned is not None and not Path(pinned).is_file():
+    if pinned is not None and not os.path.isfile(pinned):
         raise InvalidManifest(
             f"strategy '{strategy.name}' pins the manifest '{pinned}', which is not there; in a strategy file the path is "
             "relative to that file"

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import specframe
+from specframe import stats
 from specframe._version import __version__
 from specframe.cli import main
 from specframe.errors import GenerationError, InvalidRequest, UnknownName
+from specframe.positions import PositionStats
 from specframe.records import DrafterStats, Event, Stats
 
 SEED = 2**62 + 1
@@ -27,7 +29,7 @@ STATS = Stats(
     num_tokens=8,
     min_margin=0.5,
     num_rounding=0,
-    drafters={"lookup": DrafterStats(8, 6, 4, 0.001), "idle": DrafterStats()},
+    drafters={"lookup": DrafterStats(8, 6, 4, 0.001, (PositionStats(2, 2, 2, 1, 1),)), "idle": DrafterStats()},
     seconds={"prefill": 0.5, "verify": 1.0},
 )
 RESULT = SimpleNamespace(
@@ -38,6 +40,7 @@ RESULT = SimpleNamespace(
     seed=SEED,
     exactness="token-exact",
     kernel="single",
+    length_policy="adaptive/1",
     log_probs=(-0.5, -0.25, -1.0),
     stats=STATS,
     events=(Event(3, "lookup", "switched off: ValueError"),),
@@ -167,6 +170,7 @@ def test_only_what_was_given_is_passed_on(run: Callable[..., Outcome], engine: F
     """No sampling value is implied: the engine's own defaults hold."""
     run("generate", "Hello")
 
+    assert engine.loaded.pop("trust_remote_code") is False
     assert engine.loaded == {"model": "demo", "strategy": "none", "dtype": None, "device": None, "kernel": None}
     assert engine.prompt == "Hello"
     assert engine.arguments == {"max_new_tokens": 256, "log_probs": False}
@@ -189,11 +193,11 @@ def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: Fa
     }
     words = [word for name, value in sampling.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     where = ("--target", "some/folder", "--strategy", "mine.toml", "--dtype", "bfloat16", "--kernel", "block:8")
-    rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs")
+    rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs", "--trust-remote-code")
 
     assert run("generate", "Hello", *words, *where, *rest).code == 0
     loaded = {"model": "some/folder", "strategy": "mine.toml", "dtype": "bfloat16", "device": None, "kernel": "block:8"}
-    assert engine.loaded == loaded
+    assert engine.loaded == {**loaded, "trust_remote_code": True}
     assert engine.arguments == {**sampling, "stop": ["END", "\n\n"], "max_new_tokens": 16, "log_probs": True}
 
 
@@ -244,7 +248,12 @@ def test_json_is_one_object(run: Callable[..., Outcome], engine: FakeEngine) -> 
     assert (record["finish_reason"], record["stop_match"]) == ("stop", 7)
     assert (record["seed"], record["exactness"]) == (SEED, "token-exact")
     assert record["log_probs"] == [-0.5, -0.25, -1.0]
-    assert record["events"] == [{"round_id": 3, "drafter": "lookup", "message": "switched off: ValueError"}]
+    assert record["events"] == [
+        {"round_id": 3, "drafter": "lookup", "message": "switched off: ValueError", "code": "other"}
+    ]
+    assert record["length_policy"] == "adaptive/1"
+    assert record["stats"] == stats.plain(STATS)
+    assert record["stats"]["drafters"]["lookup"]["positions"][0]["num_rejected"] == 1
     assert record["stats"]["tokens_per_call"] == 2.0
     assert record["stats"]["drafters"]["lookup"]["acceptance"] == 4 / 6
     assert record["stats"]["drafters"]["idle"]["acceptance"] is None

@@ -11,9 +11,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(path for folder in ("specframe", "plugins", "examples", "docs") for path in (ROOT / folder).rglob("*.py"))
-PICKLERS = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle", "pandas"}
-RUNNERS = {"eval", "exec", "compile", "__import__"}
+SOURCES = sorted(
+    path for folder in ("specframe", "plugins", "examples", "docs") for path in (ROOT / folder).rglob("*.py")
+)
+PICKLERS = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "jsonpickle",
+    "pandas",
+}
+RUNNERS = {"eval", "exec", "__import__"}
 
 
 def problems(source: str) -> list[str]:
@@ -39,7 +52,11 @@ def problems(source: str) -> list[str]:
                 found.append(f"{node.lineno}: {told} may unpickle")
             if keywords.get("trust_remote_code") == "True":
                 found.append(f"{node.lineno}: {told} trusts by itself")
-            if told.endswith(".from_pretrained") and told.partition(".")[0] in ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"):
+            if told.endswith(".from_pretrained") and told.partition(".")[0] in (
+                "AutoConfig",
+                "AutoTokenizer",
+                "AutoModelForCausalLM",
+            ):
                 says = "trust_remote_code" in keywords or None in keywords  # **arguments: those of a Source
                 found += [] if says else [f"{node.lineno}: {told} does not say whether it trusts"]
     return found
@@ -124,7 +141,9 @@ def test_reading_a_file_runs_nothing(tmp_path):
     (tmp_path / "strategy-0").write_text(STRATEGY)
     for number, hostile in enumerate(HOSTILE, start=1):
         drafters = [{"use": hostile, "options": {"model": hostile, hostile: hostile}}]
-        (tmp_path / f"strategy-{number}").write_text(document({"drafters": drafters, "identity": {"manifest": hostile}}))
+        (tmp_path / f"strategy-{number}").write_text(
+            document({"drafters": drafters, "identity": {"manifest": hostile}})
+        )
     script = [sys.executable, "-c", "import sys; exec(sys.stdin.read())", str(tmp_path)]
     done = subprocess.run(script, input=SCRIPT, capture_output=True, text=True, check=True, cwd=tmp_path)
     events = json.loads(done.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -52,9 +53,10 @@ def blocks(name, language):
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["cost_model.md"])
-def test_the_python_of_a_page_runs_in_order(name):
+@pytest.mark.parametrize("name", ["cost_model.md", pytest.param("receipts.md", marks=pytest.mark.real_model)])
+def test_the_python_of_a_page_runs_in_order(name, tmp_path, monkeypatch):
     """Prevents an example that nobody can follow; its own asserts hold too."""
+    monkeypatch.chdir(tmp_path)
     scope = {}
     for block in blocks(name, "python"):
         exec(block, scope)
@@ -66,3 +68,46 @@ def test_the_strategy_of_the_cost_model_is_one(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(block, encoding="utf-8")
     assert Strategy.from_toml(path).length.policy == "adaptive"
+
+
+def test_the_page_of_receipts_names_every_field_of_the_report():
+    """A receipt that lacks what the report lists is none; a place that is named must be there."""
+    from models import engine_on, random_table
+
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", (DOCS / "receipts.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    assert [name for name, _ in rows] == [*REPORTED, "not in the report"]
+    receipt = json.loads(engine_on(random_table()).generate([1, 2], max_new_tokens=2).receipt.to_json())
+    named = [path for _, where in rows for path in re.findall(r"`([\w.]+)`", where)]
+    for path in named:
+        value = receipt
+        for key in path.split("."):
+            value = value[key]
+    tops = {path.partition(".")[0] for path in named}
+    assert tops == receipt.keys()
+
+
+REPORTED = (
+    "receipt_version",
+    "request_nonce",
+    "champion_artifact_hash",
+    'draft_artifact_hash or "none"',
+    "tokenizer_hash",
+    "chat_template_hash",
+    "adapter_chain_hash",
+    "sampling_policy_hash",
+    "grammar_hash",
+    "position_policy_hash",
+    "scheduler_policy_hash",
+    "hardware_class",
+    "browser/runtime version",
+    "seed commitment or local replay seed",
+    "target-call count",
+    "draft-call count",
+    "proposal count",
+    "accepted-count histogram",
+    "rejection-position histogram",
+    "cold and warm timing aggregates",
+    "peak resident byte categories",
+    "bounded numeric errors",
+    "failure and fallback code",
+)

@@ -18,7 +18,6 @@ from models import engine_on, random_table
 from specframe import Engine, GenerationError, InvalidReceipt, InvalidRequest, Receipt, StreamNotFinished, TargetError
 from specframe.manifest.digest import canonical, sampling_digest
 from specframe.receipt import NONE, UNKNOWN, WITHHELD, from_plain
-from specframe.records import EVENT_CODES
 from specframe.stats import plain
 from specframe.testing import Faulty, Oracle, RandomOffers, TableTarget
 
@@ -132,7 +131,6 @@ def test_events_are_codes():
     stream = engine_on(random_table(context_limit=8)).stream(PROMPT, max_new_tokens=16)
     list(stream)
     assert [event.code for event in stream.receipt.events] == ["context-limit"]
-    assert EVENT_CODES == tuple(sorted(EVENT_CODES[:-1])) + ("other",)
 
 
 def failing(after):
@@ -203,7 +201,7 @@ def test_a_file_is_read_back_as_it_was(receipt, tmp_path):
     data = json.loads(receipt.to_json())
     assert data["digest"] == receipt.digest
     assert data["stats"] == plain(receipt.stats)
-    assert receipt.to_json().count("\n    {\"round_id\"") == len(receipt.rounds)
+    assert receipt.to_json().count('\n    {"round_id"') == len(receipt.rounds)
 
 
 def test_the_coarse_variant_says_less(receipt, tmp_path):
@@ -334,7 +332,7 @@ def test_a_receipt_is_replaced_as_a_whole(receipt, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(InvalidRequest, match="'receipt' must be a file that can be written.*No space left"):
+    with pytest.raises(InvalidRequest, match=r"'receipt' must be a file that can be written.*No space left"):
         RECEIPT.write(tmp_path / "run.json")
     assert (tmp_path / "run.json").read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

@@ -175,7 +175,9 @@ def test_the_first_round_that_differs_is_named():
 def test_another_token_is_seen_by_its_check():
     """Counts may agree where texts differ."""
     wrong = Adversary(lambda context, index: None)
-    tables = [TableTarget(lambda ids, s=s: [float(t == (ids[-1] + s) % 12) for t in range(12)], vocab_size=12) for s in (1, 2)]
+    tables = [
+        TableTarget(lambda ids, s=s: [float(t == (ids[-1] + s) % 12) for t in range(12)], vocab_size=12) for s in (1, 2)
+    ]
     receipts = engine_on(tables[0], wrong).generate(PROMPT, max_new_tokens=8).receipt
     replay = engine_on(tables[1], wrong).replay(receipts, PROMPT, max_new_tokens=8)
     assert (replay.first.round_id, replay.first.field) == (0, "check")

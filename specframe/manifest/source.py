@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -88,11 +89,11 @@ def open_source(model: str | Path, *, trust_remote_code: bool = False) -> Source
         return _gguf(demo.demo_file())
     if name.endswith(".gguf"):
         return _gguf(path)
-    if path.is_dir() and name:
+    if os.path.isdir(path) and name:  # unlike Path's, it answers for names that no system takes
         if not any((path / file).is_file() for file in _CONFIGURATIONS):
             raise InvalidRequest("model", _MODEL, name, "the folder holds no config.json")
         return Source(path, trust_remote_code=trust_remote_code)
-    if path.exists() and name:
+    if os.path.exists(path) and name:
         raise InvalidRequest("model", _MODEL, name, "it is a file, and no .gguf file")
     if not _MODEL_ID.fullmatch(name):
         raise InvalidRequest("model", _MODEL, name, "there is no such folder")
@@ -107,8 +108,9 @@ def has_tokenizer(folder: str | Path) -> bool:
 def _gguf(path: Path) -> Source:
     try:
         key = [stamp(path), demo.CONVERTER, version("transformers")]
-    except OSError as error:
-        raise InvalidRequest("model", "must be a GGUF file that can be read", str(path), str(error.strerror)) from error
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or str(error)
+        raise InvalidRequest("model", "must be a GGUF file that can be read", str(path), told) from error
     folder = demo.cache_folder() / remember("gguf", key, lambda: demo.folder_name(path))
     return Source(folder) if folder.is_dir() else Source(gguf=path)
 

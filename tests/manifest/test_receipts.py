@@ -47,7 +47,7 @@ def test_a_draft_model_is_told_by_its_weights(copy_of, tmp_path):
         assert receipts[-1].drafters == {"draft_model": engine.draft_identities["draft_model"].weights.digest}
         assert receipts[-1].memory.parts["draft_model weights"] > 0
     first, second = receipts
-    salted = {"stops": "", "prompt": "", "output": ""}
+    salted = dict.fromkeys(("stops", "prompt", "output"), NONE)
     assert attrs.evolve(first.hashes, **salted) == attrs.evolve(second.hashes, **salted)
 
 
@@ -70,8 +70,15 @@ def test_a_run_from_disk_is_replayed_by_a_new_engine(copy_of, tmp_path):
     engine = specframe.load(folder, strategy="prompt_lookup")
     replay = engine.replay(Receipt.read(tmp_path / "run.json"), [5, 6, 7, 5, 6], **arguments)
     assert replay.is_same, replay
-    other = save_model(tmp_path / "other", initializer_range=0.5, rope_parameters={"rope_theta": 5.0, "rope_type": "default"})
-    told = [item.field for item in specframe.load(other, strategy="prompt_lookup").replay(result.receipt, [5, 6, 7, 5, 6], **arguments).inputs]
+    other = save_model(
+        tmp_path / "other", initializer_range=0.5, rope_parameters={"rope_theta": 5.0, "rope_type": "default"}
+    )
+    told = [
+        item.field
+        for item in specframe.load(other, strategy="prompt_lookup")
+        .replay(result.receipt, [5, 6, 7, 5, 6], **arguments)
+        .inputs
+    ]
     assert {"hashes.target", "hashes.position_policy"} <= set(told)
     assert "hashes.tokenizer" not in told
 

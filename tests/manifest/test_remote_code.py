@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 
 import pytest
 import torch
-from folders import save_model
-from models import engine_on, shared_model
 from transformers import dynamic_module_utils
 
 import specframe
@@ -79,7 +78,7 @@ def own(copy_of, ran):
 )
 def test_a_model_that_needs_code_is_refused(own, ran, use):
     """Nothing runs, nobody is asked, and the error says how it would."""
-    with pytest.raises(InvalidRequest, match="must not need code of its own .*; read that code") as caught:
+    with pytest.raises(InvalidRequest, match=r"must not need code of its own .*; read that code") as caught:
         use(own("needs", "specframe_own_a"))
     assert "\n" not in str(caught.value)
     assert not ran.exists()
@@ -95,10 +94,8 @@ def test_code_that_is_not_needed_does_not_run(own, ran):
 def test_a_tokenizer_that_brings_code_runs_none(own, ran):
     """Where the tokenizer cannot be read without it, the model is refused; the library may well read it."""
     folder = own("tokens", "llama", tokenizer=True)
-    try:
+    with contextlib.suppress(InvalidRequest, LoadError):
         specframe.load_target(folder)
-    except (InvalidRequest, LoadError) as error:
-        assert "\n" not in str(error)
     assert not ran.exists()
 
 
