@@ -217,7 +217,7 @@ def _rounds(receipt: Receipt) -> Iterator[str]:
             f"{share.drafter} {share.num_accepted} of {share.num_proposed} (k {share.limit})" for share in round.shares
         )
         seconds = round.draft_s + round.forward_s + round.decide_s + round.commit_s
-        yield f"  {round.round_id:4}  {round.num_emitted:3} emitted  {seconds:.4g} s  {shares}"
+        yield f"  {round.round_id:4}  {round.num_emitted:3} emitted  {seconds:.4g} s  {shares}".rstrip()
 
 
 def _table(title: str, rows: Mapping[str, Any]) -> Iterator[str]:
