@@ -35,7 +35,7 @@ _CHECK_DIGITS = 16
 _MOST = 2**63
 _REMAKE = "make another one with 'specframe generate --receipt'"
 # What the caller wrote; a digest of it confirms a guess, so a coarse receipt holds none.
-_OF_THE_CALLER = ("sampling_policy", "grammar", "stops", "prompt", "output")
+_OF_THE_CALLER = ("scheduler_policy", "sampling_policy", "grammar", "stops", "prompt", "output")
 
 REGISTERED = re.compile(r"[a-z][a-z0-9_]{0,63}(#[0-9]{1,4})?")
 LABEL = re.compile(rf"{REGISTERED.pattern}|given-[0-9]{{1,4}}")
@@ -321,7 +321,7 @@ def from_plain(data: Any, where: str) -> Receipt:
         raise InvalidReceipt(
             f"{where} has version {version}; this specframe reads version {VERSION}: upgrade specframe"
         )
-    stated = data.pop("digest", None)
+    stated, data = data.get("digest"), {key: value for key, value in data.items() if key != "digest"}
     try:
         is_whole = stated == _digest(data)
     except RecursionError:

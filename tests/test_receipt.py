@@ -210,7 +210,7 @@ def test_the_coarse_variant_says_less(receipt, tmp_path):
     assert coarse == receipt.coarse() == coarse.coarse()
     assert coarse.request_nonce == receipt.request_nonce
     withheld = {name for name, value in attrs.asdict(coarse.hashes).items() if value == WITHHELD}
-    assert withheld == {"sampling_policy", "stops", "prompt", "output"}
+    assert withheld == {"scheduler_policy", "sampling_policy", "stops", "prompt", "output"}
     assert coarse.hashes.grammar == NONE
     assert coarse.rounds == ()
     assert (coarse.seed.value, receipt.seed.value) == (None, 7)
