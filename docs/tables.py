@@ -1,18 +1,16 @@
-"""Write the tables of the docs from the stored results: ``python docs/tables.py``. A test asserts that they are current.
+"""Tables of the documentation from stored results (``docs/results/``); ``make.py`` writes them into the pages.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; a result that is not stored has an empty one.
+A result that is not stored has an empty table.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def exactness(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -38,6 +36,30 @@ def core(results: dict[str, Any]) -> Iterable[list[Any]]:
     for arm, kinds in results["over_library_plain"].items():
         figures = [kinds[kind]["total_over_total"] for kind in ("all", "edit", "quote", "json", "chat")]
         yield [arm, *figures, kinds["all"]["matched"]]
+
+
+def grammar_speed(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time under a JSON Schema, over decoding under the same masks."""
+    yield ["JSON under a schema, float32", "tokenisation `any`", "tokenisation `canonical`"]
+    for name, told in {
+        "control_a_a": "transformers with the same masks, again, over itself",
+        "plain_over_library": "plain decoding over transformers",
+        "lookup_over_plain": "prompt lookup over plain decoding",
+        "grammar_and_lookup_over_library": "grammar and lookup over transformers",
+        "grammar_and_lookup_over_plain": "grammar and lookup over plain decoding",
+    }.items():
+        yield [told, *(results["speed"][way][name]["total_over_total"] for way in ("any", "canonical"))]
+
+
+def grammar_masks(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """What compiling and masks cost."""
+    yield [f"milliseconds, {results['masks']['ids']} ids: median (most)", "regex", "JSON Schema"]
+    for name in ("compile", "new_state", "seen_state"):
+        spreads = [results["masks"][language][name] for language in ("regex", "json_schema")]
+        yield [
+            name.replace("_", " "),
+            *(f"{_told(spread['median_ms'])} ({_told(spread['max_ms'])})" for spread in spreads),
+        ]
 
 
 def kernel_forwards(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -67,13 +89,44 @@ def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
     yield ["d_i: a draft token over V(0)", *[round(results["milliseconds"]["draft_token"] / verify["0"], 3)] * 8]
 
 
+def worker(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Milliseconds of a proposal, in this process and in a worker."""
+    yield ["milliseconds, median", "proposal here", "in a worker", "added", "commit here", "to a worker"]
+    for prompt, found in results.items():
+        if isinstance(found, dict) and "added_ms" in found:
+            here, there = found["here"], found["worker"]
+            figures = here["propose_ms"], there["propose_ms"], found["added_ms"], here["commit_ms"], there["commit_ms"]
+            yield [prompt, *figures]
+
+
+def failures(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """What comes of each fault."""
+    yield ["what breaks", "what the user sees", "what is emitted", "the next request"]
+    for part, faults in results.items():
+        for fault, row in faults.items():
+            told = row["sees"].replace("|", "\\|").replace("\n", " ")
+            yield [f"{part}: {fault}", told, row["emitted"], row["afterwards"]]
+
+
+def soak(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Counts of the soak."""
+    yield ["requests", "threads", "strategies", *(f"ended: {end}" for end in results["ends"]), "faults that happened"]
+    ends, happened = results["ends"].values(), sum(results["faults"].values())
+    yield [results["requests"], results["threads"], len(results["strategies"]), *ends, happened]
+
+
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] = {
     "exactness": ("exactness", exactness),
     "exactness_block": ("exactness_block", exactness_block),
     "core": ("core", core),
+    "grammar_speed": ("grammar", grammar_speed),
+    "grammar_masks": ("grammar", grammar_masks),
     "kernel_forwards": ("kernel", kernel_forwards),
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),
+    "worker": ("worker", worker),
+    "failures": ("failures", failures),
+    "soak": ("soak", soak),
 }
 
 
@@ -83,16 +136,13 @@ def table(name: str) -> str:
     file = DOCS / "results" / f"{stored}.json"
     if not file.is_file():
         return ""
-    header, *rows = [[str(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
+    header, *rows = [[_told(cell) for cell in row] for row in rows_of(json.loads(file.read_text(encoding="utf-8")))]
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def current(text: str) -> str:
-    """Return a page with its tables as they should be."""
-    return _TABLE.sub(lambda match: f"{match[1]}{table(match[2])}{match[3]}", text)
-
-
-if __name__ == "__main__":
-    for page in DOCS.glob("*.md"):
-        page.write_text(current(page.read_text(encoding="utf-8")), encoding="utf-8")
+def _told(cell: Any) -> str:
+    """Spell a number as far as it can be trusted; the stored result has the rest."""
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.0f}" if abs(cell) >= 100 else f"{cell:#.3g}"

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from specframe._version import __version__
+from specframe.cancel import CancelToken
 from specframe.errors import (
     CacheError,
     CacheFolderError,
@@ -23,18 +24,23 @@ from specframe.errors import (
     InvalidPlan,
     InvalidReceipt,
     InvalidRequest,
+    InvalidResults,
     InvalidStrategy,
     InvalidWorkload,
     LoadError,
     MissingPackage,
+    OverBudget,
     PluginError,
     ProposalError,
+    ResultsNotWritten,
     SpecframeError,
     StaleEpoch,
     StreamNotFinished,
     TargetError,
     UnknownName,
     UnsupportedModel,
+    WorkerError,
+    WorkerRestarting,
 )
 from specframe.grammar import Forced, Grammar, TextGrammar
 from specframe.hookspecs import hookimpl
@@ -59,13 +65,13 @@ if TYPE_CHECKING:
     from specframe.generation import Piece
     from specframe.loading import LoadedDraft, load, load_draft, load_target
     from specframe.manifest.identity import Manifest
-    from specframe.policy import SamplingPolicy
     from specframe.positions import PositionStats
     from specframe.processors import pure
     from specframe.receipt import Receipt
     from specframe.records import DrafterShare, DrafterStats, Event, RoundRecord, Stats
     from specframe.replay import Difference, Replay
     from specframe.request import Arguments
+    from specframe.sampling import SamplingPolicy
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
     from specframe.stream import Result, Stream
     from specframe.target import Target, TargetSession, Ticket, Verification
@@ -91,7 +97,7 @@ _LAZY = {
     "Replay": "replay",
     "Result": "stream",
     "RoundRecord": "records",
-    "SamplingPolicy": "policy",
+    "SamplingPolicy": "sampling",
     "Stats": "records",
     "Strategy": "strategy",
     "Stream": "stream",
@@ -121,6 +127,7 @@ __all__ = [
     "Arguments",
     "CacheError",
     "CacheFolderError",
+    "CancelToken",
     "Commit",
     "Difference",
     "Distribution",
@@ -147,6 +154,7 @@ __all__ = [
     "InvalidPlan",
     "InvalidReceipt",
     "InvalidRequest",
+    "InvalidResults",
     "InvalidStrategy",
     "InvalidWorkload",
     "Length",
@@ -155,6 +163,7 @@ __all__ = [
     "Manifest",
     "MissingPackage",
     "Needs",
+    "OverBudget",
     "Piece",
     "PluginError",
     "PositionStats",
@@ -162,6 +171,7 @@ __all__ = [
     "Receipt",
     "Replay",
     "Result",
+    "ResultsNotWritten",
     "Round",
     "RoundRecord",
     "SamplingPolicy",
@@ -184,6 +194,8 @@ __all__ = [
     "UnsupportedModel",
     "Verification",
     "Views",
+    "WorkerError",
+    "WorkerRestarting",
     "__version__",
     "as_custom_generate",
     "hookimpl",

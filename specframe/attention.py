@@ -1,14 +1,15 @@
 """Scaled dot-product attention that does not expand grouped keys and values.
 
 With grouped heads and a mask, transformers' path repeats K and V for every query head in every layer. This one gives the
-same result from the cache's views; everything else is the library's own function. Knows nothing about rounds.
+same result from the cache's views. So it does for one row in half precision, for which torch's CPU kernel packs the keys of a
+group once for each of its heads. Everything else is the library's own function. Knows nothing about rounds.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,21 +33,28 @@ def attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend ``[1, heads, rows, dim]`` queries to ``[1, kv_heads, length, dim]`` keys under a ``[1, 1, rows, length]`` mask."""
-    num_groups = query.shape[1] // key.shape[1]
-    num_rows = query.shape[2]
-    is_special = any(kwargs.get(name) is not None for name in _OWN_ARGUMENTS)
-    if attention_mask is None or num_groups == 1 or num_rows == 1 or is_special:
+    """Attend ``[batch, heads, rows, dim]`` queries to ``[batch, kv_heads, length, dim]`` keys.
+
+    ``attention_mask``: ``[batch, 1, rows, length]``, None for one row that sees all keys.
+    """
+    num_groups, num_rows = query.shape[1] // key.shape[1], query.shape[2]
+    # In float32 one row costs the same either way, and the library's way is plain decoding's of everybody else.
+    is_shared = num_groups > 1 and (
+        attention_mask is not None
+        if num_rows > 1
+        else query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
+    )
+    if not is_shared or any(kwargs.get(name) is not None for name in _OWN_ARGUMENTS):
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return output
-    if query.device.type == "cpu":
+    if attention_mask is not None and query.device.type == "cpu":
         mixed = scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scaling, enable_gqa=True)
     else:
         # Fused kernels take no grouped heads beside a mask: the heads of a group become rows of their shared key head.
         grouped = query.reshape(query.shape[0], key.shape[1], num_groups * num_rows, query.shape[3])
-        mask = attention_mask.repeat(1, 1, num_groups, 1)
+        mask = attention_mask.repeat(1, 1, num_groups, 1) if attention_mask is not None else None
         mixed = scaled_dot_product_attention(grouped, key, value, mask, dropout, scale=scaling)
         mixed = mixed.reshape(query.shape[0], query.shape[1], num_rows, value.shape[3])
     return mixed.transpose(1, 2).contiguous(), None
@@ -77,10 +85,9 @@ class AttentionSwap:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with ExitStack() as held:
-            for lock in self._locks:
-                held.enter_context(lock)
-            swapped = [config for config in self._configs if config._attn_implementation_internal == "sdpa"]
+        with _all_held(self._locks):
+            # One that has the name already was left so by an interrupt.
+            swapped = [config for config in self._configs if config._attn_implementation_internal in ("sdpa", NAME)]
             try:
                 for config in swapped:
                     config._attn_implementation_internal = NAME
@@ -88,3 +95,13 @@ class AttentionSwap:
             finally:
                 for config in swapped:
                     config._attn_implementation_internal = "sdpa"
+
+
+@contextmanager
+def _all_held(locks: Sequence[threading.Lock]) -> Iterator[None]:
+    # A lock's own `with` cannot be interrupted between taking it and being bound to free it.
+    if not locks:
+        yield
+        return
+    with locks[0], _all_held(locks[1:]):
+        yield

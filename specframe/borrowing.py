@@ -14,9 +14,9 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from specframe.errors import InvalidRequest, LoadError
+from specframe.layout import BORROWS
 from specframe.proposal import Views
 
-BORROWS = "specframe_borrows"  # in config.json: a list of which tensors are the target's
 PARTS = ("embeddings", "head")
 
 
@@ -52,12 +52,16 @@ def lent_dtype(views: Views, parts: Sequence[str], wanted: str | None) -> str:
 def expecting_gaps() -> Iterator[None]:
     """Keep transformers from reporting tensors that are missing on purpose; others that are missing are an error of ours."""
     logger = logging.getLogger("transformers.modeling_utils")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    # A filter and not a level: with a level of its own, this logger also reports which layers no device shares.
+    logger.addFilter(_is_error)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def borrow(

@@ -15,8 +15,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specframe.errors import CacheError
-
-GRANULE = 64
+from specframe.target import GRANULE
 
 
 class BufferLayer(CacheLayerMixin):
@@ -72,12 +71,22 @@ class BufferLayer(CacheLayerMixin):
         self.length = length
 
     def _grow(self, capacity: int) -> None:
-        # The one copy of the past; doubling and reservation keep it off the rounds.
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_zeros(*old.shape[:2], _round_up(capacity), old.shape[3])
-            new[:, :, : self.length] = old[:, :, : self.length]
-            setattr(self, name, new)
+        # The one copy of the past; doubling and reservation keep it off the rounds. Where there is no memory for both
+        # buffers, both stay as they are; the keys, which tell the capacity, come last.
+        keys, values = (self._grown(part, _round_up(capacity)) for part in (self.keys, self.values))
+        self.values, self.keys = values, keys
+
+    def _grown(self, part: torch.Tensor | None, capacity: int) -> torch.Tensor:
+        assert part is not None
+        grown = part.new_zeros(*part.shape[:2], capacity, part.shape[3])
+        grown[:, :, : self.length] = part[:, :, : self.length]
+        return grown
+
+    def release(self) -> None:
+        """Forget everything and free the buffers."""
+        self.length = 0
+        self.keys = self.values = None
+        self.is_initialized = False
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the key length that a mask for ``query_length`` new positions must cover, and its offset."""
@@ -138,10 +147,14 @@ class TransactionalCache(Cache):
 
     def release(self) -> None:
         """Forget everything and free the buffers, between transactions."""
-        self.truncate(0)
-        for layer in self._buffers:
-            layer.keys = layer.values = None
-            layer.is_initialized = False
+        if self._owner is not None:
+            raise CacheError("release works between transactions only; finalize the open one first")
+        self._forget()
+
+    def abandon(self) -> None:
+        """Finalize the open transaction, if there is one, in place of an owner that was interrupted before it could."""
+        if self._owner is not None:
+            self._owner.finalize()
 
     def check(self, ids: Sequence[int]) -> None:
         """Raise ``CacheError`` unless the cache stands for ``ids`` and every layer for as many; shared layers hold none."""
@@ -156,8 +169,14 @@ class TransactionalCache(Cache):
     def _cut_committed(self, length: int) -> None:
         if not 0 <= length <= self.num_committed:
             raise CacheError(f"the length must be in [0, {self.num_committed}], the committed ids (got {length})")
+        self.num_committed = length  # first: if this is interrupted, the rest is provisional
         self._cut(length)
-        self.num_committed = length
+
+    def _forget(self) -> None:
+        self.ids.clear()
+        self.num_committed = 0
+        for layer in self._buffers:
+            layer.release()
 
     def _cut(self, length: int) -> None:
         del self.ids[length:]
@@ -205,10 +224,15 @@ class Transaction:
         cache._cut(length)
 
     def finalize(self) -> None:
-        """Drop what is provisional and give the cache back."""
+        """Drop what is provisional and give the cache back; a cache that cannot be cut has forgotten everything."""
         cache = self._check_owner()
-        cache._cut(cache.num_committed)
-        cache._owner = None
+        try:
+            cache._cut(cache.num_committed)
+        except BaseException:
+            cache._forget()
+            raise
+        finally:
+            cache._owner = None
 
     def _check_owner(self) -> TransactionalCache:
         if self._cache._owner is not self:

@@ -1,4 +1,4 @@
-"""The command line: ``specframe generate``, ``receipt``, ``manifest``, ``train-draft``, ``certify`` and ``plugins``.
+"""The command line of specframe: one function a command.
 
 Thin: every command calls the public API and formats what it returns. What a command needs is imported inside it, so that
 ``--help`` and ``plugins`` load no model library.
@@ -7,8 +7,10 @@ Thin: every command calls the public API and formats what it returns. What a com
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -17,19 +19,21 @@ from typer.core import TyperGroup
 
 from specframe import receipt_commands
 from specframe._version import __version__
+from specframe.bench import command as bench_commands
 from specframe.errors import GenerationError, InvalidRequest, SpecframeError
 from specframe.manifest import commands as manifest_commands
 from specframe.testing import command as testing_commands
 from specframe.train import command as train_commands
 
 if TYPE_CHECKING:
-    from specframe import Engine, Result
+    from specframe import CancelToken, Engine, Result
     from specframe.plugins import DrafterEntry, Plugin
     from specframe.receipt_commands import Keeper
 
 SAMPLING = "Sampling (every one is off unless given; without a temperature, greedy)"
 GRAMMAR = "Grammar (at most one of the first four)"
 OUTPUT = "Output"
+INTERRUPTED = 130
 
 
 class _Group(TyperGroup):
@@ -44,9 +48,10 @@ class _Group(TyperGroup):
             _fail(error, as_json=bool(ctx.meta.get(manifest_commands.JSON_ASKED)))
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(manifest_commands.app, name="manifest")
 app.add_typer(receipt_commands.app, name="receipt")
+app.add_typer(bench_commands.app, name="compare")
 app.command("train-draft")(train_commands.train_draft)
 app.command("certify")(testing_commands.certify)
 
@@ -83,6 +88,7 @@ def generate(
     strategy: Annotated[
         str, typer.Option(help="A shipped strategy or a drafter by name, or a TOML file; 'none' is plain decoding.")
     ] = "none",
+    option: testing_commands.DrafterOptions = None,
     chat: Annotated[
         bool,
         typer.Option("--chat/--raw", help="Put the prompt through the model's chat template, or take it as it is."),
@@ -180,7 +186,8 @@ def generate(
 ) -> None:
     """Generate text, with or without speculation; the text is the same.
 
-    On a terminal the text comes as it is made. A line of statistics follows on standard error.
+    On a terminal the text comes as it is made. A line of statistics follows on standard error. Ctrl-C ends the text where it
+    is, with status 130.
     """
     if system is not None and not chat:
         raise InvalidRequest("system", "needs a chat template", system, "add --chat")
@@ -208,33 +215,40 @@ def generate(
     }
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     arguments |= {"max_new_tokens": max_new_tokens, "log_probs": log_probs}
-    prompt = _prompt(sys.stdin.read().removesuffix("\n") if text == "-" else text, system, is_chat=chat)
 
+    # Whatever needs no model is checked before the libraries load that take seconds.
+    from specframe.manifest.collector import check_dtype
+    from specframe.request import integer, read_arguments
+    from specframe.resolve import resolve_checked
+
+    read_arguments(arguments)
+    integer("n", n, 1)
+    check_dtype(dtype)
+    chosen, _ = resolve_checked(strategy, kernel=kernel, settings=option or ())
     keeper = receipt_commands.Keeper(receipt, is_coarse=coarse)
     if n != 1 and (keeper.is_wanted or replay is not None):
         raise InvalidRequest("n", "must be 1 with a receipt, which is of one generation", n, "leave --n out")
     first_run = receipt_commands.read(replay) if replay is not None else None
+    prompt = _prompt(sys.stdin.read().removesuffix("\n") if text == "-" else text, system, is_chat=chat)
 
     import specframe
 
-    engine = specframe.load(
-        target,
-        strategy=strategy,
-        dtype=dtype,
-        device=device,
-        kernel=kernel,
-        trust_remote_code=trust_remote_code,
-    )
+    engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     if first_run is not None:
         receipt_commands.show_replay(engine.replay(first_run, prompt, **arguments), as_json=as_json)
-    elif as_json:
-        _generate_json(engine, prompt, n, arguments, keeper)
-    elif n == 1 and sys.stdout is not None and sys.stdout.isatty() and not no_stream:
-        result = _stream_text(engine, prompt, arguments, keeper)
-        _print_note(result)
-        keeper.keep(result)
-    else:
-        _generate_text(engine, prompt, n, arguments, keeper)
+        return
+    with _ctrl_c_cancels() as token:
+        arguments["cancel"] = token
+        if as_json:
+            _generate_json(engine, prompt, n, arguments, keeper)
+        elif n == 1 and sys.stdout is not None and sys.stdout.isatty() and not no_stream:
+            result = _stream_text(engine, prompt, arguments, keeper)
+            _print_note(result)
+            keeper.keep(result)
+        else:
+            _generate_text(engine, prompt, n, arguments, keeper)
+    if token.is_cancelled:
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()
@@ -253,6 +267,47 @@ def plugins(
         typer.echo("no plugins are installed")
 
 
+@app.command()
+def doctor(
+    paths: Annotated[bool, typer.Option("--paths", help="Name folders too, and show paths in errors.")] = False,
+    as_json: manifest_commands.AsJson = False,
+) -> None:
+    """Tell what a bug report needs: versions, devices, plugins, kernel probes and caches. Loads no model.
+
+    Exit status: 0 if nothing is wrong, 1 if something is.
+    """
+    from specframe.doctor import as_text, examine
+
+    report = examine(paths=paths)
+    if as_json:
+        _print_json(report)
+    else:
+        typer.echo(as_text(report))
+    if report["problems"]:
+        raise typer.Exit(1)
+
+
+@app.command("new-drafter")
+def new_drafter(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case words joined by - or _, as best_guess.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where its folder goes.", show_default="here")
+    ] = Path(),
+    as_json: manifest_commands.AsJson = False,
+) -> None:
+    """Write the skeleton of a drafter: an installable distribution with a test, ready to be certified.
+
+    It goes into a new folder specframe-NAME; nothing is overwritten.
+    """
+    from specframe.skeleton import write_skeleton
+
+    folder = write_skeleton(name, output)
+    if as_json:
+        _print_json({"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())})
+    else:
+        typer.echo(f"wrote {folder}; its README.md says how to install, test and certify it")
+
+
 def _prompt(text: str, system: str | None, *, is_chat: bool) -> str | list[dict[str, str]]:
     if not is_chat:
         return text
@@ -269,6 +324,27 @@ def _file(name: str, path: Path | None) -> str | None:
         raise InvalidRequest(name, f"must be a file that can be read ({error.strerror})", path.name) from error
     except UnicodeDecodeError as error:
         raise InvalidRequest(name, f"must be a UTF-8 file ({error.reason})", path.name) from error
+
+
+@contextmanager
+def _ctrl_c_cancels() -> Iterator[CancelToken]:
+    """Let the first Ctrl-C end the generation, so that what there is of it is shown, and another one the program."""
+    from specframe import CancelToken
+
+    token, before = CancelToken(), signal.getsignal(signal.SIGINT)
+    if before in (None, signal.SIG_IGN):  # nobody of ours listens to it
+        yield token
+        return
+
+    def cancel(*_: object) -> None:
+        token.cancel()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, cancel)
+    try:
+        yield token
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _stream_text(engine: Engine, prompt: Any, arguments: Mapping[str, Any], keeper: Keeper) -> Result:
@@ -304,6 +380,8 @@ def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, 
         typer.echo(error.text)  # what was emitted is not lost
         raise
     for index, result in enumerate(results):
+        if index and result.finish_reason == "cancelled" and not result.token_ids:
+            break  # it and those after it had not begun
         if n > 1:
             typer.echo(f"--- {index + 1} of {n}", err=True)
         typer.echo(result.text)
@@ -352,6 +430,8 @@ def _print_note(result: Result) -> None:
     parts.append(result.exactness if result.kernel == "single" else f"{result.exactness} ({result.kernel})")
     if result.seed is not None:
         parts.append(f"seed {result.seed}")
+    if result.finish_reason == "cancelled":
+        parts.append("cancelled")
     typer.secho(f"[{', '.join(parts)}]", err=True, dim=True)
     for event in result.events:
         who = f"{event.drafter}: " if event.drafter else ""

@@ -24,8 +24,8 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specframe.engine import Engine
-from specframe.errors import InvalidRequest
-from specframe.policy import SamplingPolicy
+from specframe.errors import IncompatibleManifest, InvalidRequest
+from specframe.sampling import SamplingPolicy
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget
 
@@ -138,7 +138,12 @@ class CustomGenerate:
         ):
             if self._engine is not None:
                 self._engine.close()
-            self._engine = Engine(TransformersTarget(model, tokenizer), strategy=self._strategy)
+            try:
+                self._engine = Engine(TransformersTarget(model, tokenizer), strategy=self._strategy)
+            except IncompatibleManifest as error:
+                if tokenizer is None:
+                    error.add_note("generate does not pass the target's tokenizer on; give it as spec_tokenizer=")
+                raise
         return self._engine
 
 

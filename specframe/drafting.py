@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from specframe.errors import DrafterExhausted, GrammarError
+from specframe.errors import DrafterExhausted, GrammarError, OverBudget
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Proposal, Round, lend
 from specframe.records import DrafterShare, Event, EventCode
 
@@ -23,10 +23,22 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("specframe")
 
 
+class Terms(NamedTuple):
+    """What a drafter is lent rounds on: the seconds that a proposal may take, or None, and whether it may draw."""
+
+    budget_s: float | None = None
+    may_draw: bool = True
+
+
+_NO_TERMS = Terms()
+_LATE = "switched off: propose took longer than its budget"
+
+
 class Drafting:
     """The draft sessions of one generation, in the strategy's order, as far as ``lengths`` lets them.
 
-    ``clock`` tells seconds; ``keep_entropies``: whether shares hold those of the laws that were drawn from.
+    ``terms``: by drafter; one that has none there may take its time, and may draw; ``clock`` tells seconds;
+    ``keep_entropies``: whether shares hold those of the laws that were drawn from.
     """
 
     def __init__(
@@ -35,11 +47,13 @@ class Drafting:
         *,
         round_id: int,
         mode: str,
+        terms: Mapping[str, Terms] = {},
         clock: Callable[[], float] = time.perf_counter,
         keep_entropies: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self._lengths, self._round_id, self._clock = lengths, round_id, clock
+        self._terms = terms
         self._is_first_wins, self._keep_entropies = mode == "first", keep_entropies
         self._sessions: dict[str, DraftSession] = {}
         # Of the round, by drafter; the seconds hold commits too.
@@ -50,7 +64,7 @@ class Drafting:
     def open(self, drafters: Mapping[str, Drafter], request: DraftRequest) -> None:
         """Open a session of each drafter."""
         for name, drafter in drafters.items():
-            with self._guarded(name, "open"):
+            with self._timed(name), self._guarded(name, "open"):
                 self._sessions[name] = drafter.open(request)
 
     def start_round(self, round_id: int) -> None:
@@ -66,15 +80,18 @@ class Drafting:
             limit = self._limits[name] = self._lengths.limit(name, proposal.drafters, round.room)
             if limit == 0:
                 continue
+            terms = self._terms.get(name, _NO_TERMS)
             before = self._seconds.get(name, 0.0)
-            with self._guarded(name, "propose"):
-                lend(round, name, session.propose, limit)
+            with self._timed(name), self._guarded(name, "propose"):
+                lend(round, name, session.propose, limit, may_draw=terms.may_draw)
             self._propose_s[name] = self._seconds[name] - before
+            if name in self._sessions:
+                self._hold_to_budget(name, terms.budget_s)
 
     def commit(self, commit: Commit) -> None:
         """Tell every session the new authoritative ids."""
         for name, session in list(self._sessions.items()):
-            with self._guarded(name, "commit"):
+            with self._timed(name), self._guarded(name, "commit"):
                 session.commit(commit)
 
     def shares(self, proposal: Proposal, *, num_evaluated: int, num_accepted: int, num_kept: int) -> list[DrafterShare]:
@@ -103,35 +120,57 @@ class Drafting:
         return shares
 
     def close(self) -> None:
-        """End every session."""
-        for name in list(self._sessions):
-            session = self._sessions.pop(name)
+        """End every session, the others too where an interrupt comes in one."""
+        name = next(iter(self._sessions), None)
+        if name is None:
+            return
+        session = self._sessions.pop(name)
+        try:
             with self._guarded(name, "close"):
                 session.close()
+        finally:
+            self.close()
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Add the seconds of a call to the drafter's."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
 
     @contextmanager
     def _guarded(self, name: str, call: str) -> Iterator[None]:
-        """Time a call into a drafter; whatever it raises switches the drafter off, ``DrafterExhausted`` without a complaint.
+        """Let nothing that a drafter raises out; it switches the drafter off, ``DrafterExhausted`` without a complaint.
 
         Except the grammar's failure, which only ends the draft: it is the target's, where the target comes to it. And an
-        interrupt, which is the user's. Exceptions that are no ``Exception``, such as a panic in an extension module, are the
-        drafter's too.
+        interrupt or an exit, which are the user's: a signal comes wherever it likes. Other exceptions that are no
+        ``Exception``, such as a panic in an extension module, are the drafter's too.
         """
-        start = self._clock()
         try:
             yield
         except GrammarError:
             pass
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             raise
         except DrafterExhausted as error:
             _logger.info("drafter '%s' is off for this request: %s", name, error)
             self._switch_off(name, f"off for the rest of the request: {type(error).__name__}", "drafter-exhausted")
+        except OverBudget as error:
+            _logger.warning("drafter '%s' is off for this request: %s", name, error)
+            self._switch_off(name, _LATE, "drafter-late")
         except BaseException as error:
             _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
             self._switch_off(name, f"switched off: {call} raised {type(error).__name__}", "drafter-failed")
-        finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - start
+
+    def _hold_to_budget(self, name: str, budget_s: float | None) -> None:
+        """Switch a drafter off whose proposal came too late. What it has added stays: nothing takes a token back."""
+        seconds = self._propose_s[name]
+        if budget_s is not None and seconds > budget_s:
+            told = f"a proposal took {seconds * 1e3:,.0f} ms, of the {budget_s * 1e3:g} ms that 'budget_ms' allows"
+            _logger.warning("drafter '%s' is off for this request: %s", name, told)
+            self._switch_off(name, _LATE, "drafter-late")
 
     def _switch_off(self, name: str, message: str, code: EventCode) -> None:
         """End a drafter's session. An event may be kept or shared, so ``message`` holds no text of an exception's."""

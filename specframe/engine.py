@@ -15,6 +15,7 @@ from typing import Unpack, overload
 
 import attrs
 
+from specframe.cancel import CancelToken, Ending
 from specframe.constraint import Grammars
 from specframe.errors import GenerationError, IncompatibleManifest, InvalidRequest, SpecframeError
 from specframe.generation import Generation
@@ -30,7 +31,7 @@ from specframe.provenance import Identities, Provenance, failure_code
 from specframe.receipt import Receipt
 from specframe.replay import Replay, ReplayedLengths, compare, replayed_seed
 from specframe.request import Arguments, Request, integer, make_request
-from specframe.resolve import check_needs, make_drafters, read_pin, resolve_with_plugins
+from specframe.resolve import check_needs, make_drafters, read_pin, resolve_with_plugins, terms_of
 from specframe.strategy import Strategy
 from specframe.stream import Result, Stream, hold_of
 from specframe.target import Kernel, Target
@@ -74,6 +75,7 @@ class Engine:
             self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
         )
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
+        self._terms = terms_of(self.strategy, loaded, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
         target.kernel(self.strategy.kernel)  # what cannot be kept is refused now
         self._provenance = Provenance(self.strategy, loaded, self.drafters, drafters or {}, self._identities)
@@ -105,16 +107,19 @@ class Engine:
         """Generate to the end and return the result, or a list of ``n`` results where ``n`` is given.
 
         ``prompt``: a raw text, token ids, or chat messages; ``arguments``: see ``Arguments``. Of ``n`` generations with one
-        seed, each has draws of its own. Raises ``InvalidRequest`` before anything is emitted, and ``GenerationError`` with
-        what was emitted, and the results that are finished, after.
+        seed, each has draws of its own. A call that is cancelled, or past its deadline, returns what was emitted; those of
+        the ``n`` that had not begun are empty. Raises ``InvalidRequest`` before anything is emitted, ``EngineBusy`` where the
+        target was in use until the call was cancelled, and ``GenerationError`` with what was emitted, and the results that
+        are finished, after.
         """
         if n is not None:
             n = integer("n", n, 1)
         request = self._request(prompt, arguments)
+        ending = self._ending(request)
         results: list[Result] = []
         for sample in range(n or 1):
             try:
-                results.append(_read(self._stream(attrs.evolve(request, sample=sample))))
+                results.append(_read(self._stream(attrs.evolve(request, sample=sample), ending)))
             except SpecframeError as error:
                 if not results:
                     raise
@@ -129,24 +134,28 @@ class Engine:
         The request is checked now; the target is taken at the first piece and free again after the last, or after
         ``close``.
         """
-        return self._stream(self._request(prompt, arguments))
+        request = self._request(prompt, arguments)
+        return self._stream(request, self._ending(request))
 
     def replay(self, receipt: Receipt, prompt: Prompt, **arguments: Unpack[Arguments]) -> Replay:
         """Repeat the generation that a receipt tells of, and return where the two runs part, if they do.
 
         ``prompt`` and ``arguments`` are those of the first run; its seed is the receipt's. Runs on what is cached now: call
-        ``reset`` before it to repeat a run that was the first one of its engine. A run that was cancelled is repeated as far
-        as it came. Raises like ``generate``, unless the first run failed in the same way, and ``InvalidReceipt`` for a
-        coarse receipt.
+        ``reset`` before it to repeat a run that was the first one of its engine. A run that ended early is repeated as far as
+        it came; budgets of drafters in this process do not hold. Raises like ``generate``, unless the first run failed in
+        the same way, and ``InvalidReceipt`` for a coarse receipt.
         """
-        seed = replayed_seed(receipt, arguments.get("seed"))
-        request = attrs.evolve(self._request(prompt, {**arguments, "seed": seed}), sample=receipt.seed.sample)
+        seed, end = replayed_seed(receipt, arguments.get("seed")), CancelToken()
+        request = self._request(prompt, {**arguments, "seed": seed})
+        request = attrs.evolve(request, sample=receipt.seed.sample, cancel=end, deadline_s=None)
         lengths = ReplayedLengths(receipt, self._provenance.labels)
-        stream = self._stream(request, lengths=lengths, nonce=receipt.request_nonce)
+        stream = self._stream(request, self._ending(request), lengths=lengths, nonce=receipt.request_nonce)
         try:
-            for num_rounds, _ in enumerate(stream, start=1):
-                if receipt.finish_reason == "cancelled" and num_rounds == len(receipt.rounds):
-                    stream.close()
+            for num_rounds in itertools.count():
+                if receipt.ended_early and num_rounds == len(receipt.rounds):
+                    end.cancel()
+                if next(stream, None) is None:
+                    break
         except Exception as error:
             if failure_code(error) != receipt.failure:
                 raise
@@ -155,13 +164,13 @@ class Engine:
 
     def reset(self) -> None:
         """Forget everything learned from requests: cached prefixes and the drafters' own state."""
-        with hold_of(self.target):
+        with hold_of(self.target).taken():
             self.target.reset()
             _call_all(drafter.reset for drafter in self.drafters.values())
 
     def close(self) -> None:
         """Close the drafters and free the target's cache; the engine takes no more requests."""
-        with hold_of(self.target):
+        with hold_of(self.target).taken():
             self._is_closed = True
             self.target.reset()
             _call_all(drafter.close for drafter in self.drafters.values())
@@ -172,16 +181,29 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(self, prompt: Prompt, arguments: Arguments) -> Request:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidRequest("engine", "must be open", "closed", "make another one")
+
+    def _request(self, prompt: Prompt, arguments: Arguments) -> Request:
+        self._check_open()
         request = make_request(prompt, arguments, self.target.facts, self._grammars.compile)
         if self.pin is not None:
             self._require_pinned_decoding(self.pin, request)
         return request
 
-    def _stream(self, request: Request, *, lengths: LengthPolicy | None = None, nonce: str | None = None) -> Stream:
+    def _ending(self, request: Request) -> Ending:
+        return Ending(request.cancel, request.deadline_s, self._clock)
+
+    def _stream(
+        self, request: Request, ending: Ending, *, lengths: LengthPolicy | None = None, nonce: str | None = None
+    ) -> Stream:
+        terms = self._terms
+        if lengths is not None:  # a replay: what was late then says nothing of now
+            terms = {name: term._replace(budget_s=None) for name, term in terms.items()}
+
         def begin() -> Generation:
+            self._check_open()
             return Generation(
                 self.target,
                 self.drafters,
@@ -190,13 +212,14 @@ class Engine:
                 kernel=self.kernel,
                 request_id=next(_request_ids),
                 table=self._table,
+                terms=terms,
                 lengths=lengths,
                 clock=self._clock,
                 keep_entropies=self._keep_entropies,
                 debug=self._debug,
             )
 
-        return Stream(begin, hold_of(self.target), partial(self._provenance.receipt, nonce=nonce))
+        return Stream(begin, hold_of(self.target), ending, partial(self._provenance.receipt, nonce=nonce))
 
     def _require_pinned(self, pin: Manifest) -> None:
         name = Path(self.strategy.identity.manifest or "").name

@@ -58,6 +58,14 @@ class InvalidPlan(SpecframeError, ValueError):
     """A comparison's plan is not valid: corrupt, changed after it was fixed, or of a newer format."""
 
 
+class InvalidResults(SpecframeError, ValueError):
+    """A file of a comparison's results is not valid: corrupt, of another format or of another plan."""
+
+
+class ResultsNotWritten(SpecframeError, OSError):
+    """A file of results cannot be written, or its disk is full; what was written before is kept."""
+
+
 class InvalidWorkload(SpecframeError, ValueError):
     """A file of prompts cannot be read; the message names file, line and rule."""
 
@@ -102,6 +110,18 @@ class ProposalError(SpecframeError, ValueError):
 
 class DrafterExhausted(SpecframeError):
     """Raised by a drafter that can propose nothing more in this request, as is expected: it is off, and not broken."""
+
+
+class OverBudget(SpecframeError, TimeoutError):
+    """A drafter took longer over a proposal than the strategy's ``budget_ms``; it is off for the rest of the request."""
+
+
+class WorkerError(SpecframeError, RuntimeError):
+    """A drafter's worker process ended, failed, or sent what is no answer."""
+
+
+class WorkerRestarting(DrafterExhausted):
+    """A drafter's worker process failed in an earlier request and is not back yet."""
 
 
 class UnsupportedModel(SpecframeError, TypeError):

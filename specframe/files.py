@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a crash, never meets half of one."""
+"""Writing files so that a reader, or a crash, never meets half of one; and finding the data that comes with specframe."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pathlib import Path
 from specframe.errors import InvalidRequest
 
 _WRITABLE = "must be a file that can be written"
+
+
+def data_folder(in_wheel: str, in_checkout: str) -> Path | None:
+    """Return a folder of data that comes with specframe: where a wheel has it in the package, else a checkout beside it."""
+    package = Path(__file__).resolve().parent
+    return next((path for path in (package / in_wheel, package.parent / in_checkout) if path.is_dir()), None)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -6,16 +6,19 @@ kind, and no model.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import torch
 
 from specframe.distribution import NotADistribution
-from specframe.drafting import Drafting
+from specframe.drafting import Drafting, Terms
 from specframe.drawing import DraftContext
 from specframe.errors import TargetError
+from specframe.grammar import read_only
 from specframe.lengths import LengthPolicy, make_policy
 from specframe.memory import account, holders
 from specframe.policy import Pipeline, top_choices
@@ -31,6 +34,8 @@ from specframe.strategy import Strategy
 from specframe.target import SINGLE, Kernel, Target, Ticket, Verification
 from specframe.text import TextDecoder, TokenBytes, decode
 from specframe.verify import Choice, Coupled, Greedy, Residual, Rule, Verdict, verify
+
+_logger = logging.getLogger("specframe")
 
 _MOST_RESERVED = 4096  # tokens of a budget that buffers are made for at once; beyond, they grow
 
@@ -55,6 +60,7 @@ class Generation:
         kernel: Kernel = SINGLE,
         request_id: int,
         table: TokenBytes | None,
+        terms: Mapping[str, Terms] = {},
         random: Random | None = None,
         lengths: LengthPolicy | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -64,7 +70,7 @@ class Generation:
         self.request, self.request_id, self.kernel = request, request_id, kernel
         self._clock, self._keep_entropies = clock, keep_entropies
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
-        self._drafters = drafters
+        self._drafters, self._terms = drafters, terms
         facts = target.facts
         self.token_ids: list[int] = []
         self.log_probs: list[float] = []
@@ -111,8 +117,14 @@ class Generation:
         self.held: dict[str, Any] = {}
 
     def emitted_text(self) -> str:
-        """Return the text of all emitted ids, with what was held for a stop string that did not come."""
-        return decode(self._table, self.token_ids) if self._table is not None else ""
+        """Return the text of all emitted ids, with what was held for a stop string that did not come.
+
+        Without what was held where the tokenizer fails.
+        """
+        try:
+            return decode(self._table, self.token_ids) if self._table is not None else ""
+        except TargetError:
+            return self.text
 
     @property
     def is_done(self) -> bool:
@@ -128,6 +140,8 @@ class Generation:
     @torch.inference_mode()
     def step(self) -> Piece:
         """Run one round. Raises ``TargetError``; nothing of the round is then emitted."""
+        # One ticket for the whole round: a cancel in the middle of it makes it stale.
+        self._ticket = Ticket(self.request_id, len(self.records), self._session.epoch)
         marks = [self._clock()]
         proposal = self._propose()
         marks.append(self._clock())
@@ -141,17 +155,28 @@ class Generation:
         self._record(proposal, verdict, verification.num_forwards, len(new_ids), marks)
         return self._emit(new_ids, verification)
 
-    def close(self) -> None:
-        """Roll back what is provisional and end the drafters' sessions and the target's; account for memory before."""
-        drafters = {str(index): drafter for index, drafter in enumerate(self._drafters.values())}
-        self.held = account(holders(self._target, drafters))
+    def close(self, *, keeps_prefix: bool = True) -> None:
+        """Roll back what is provisional and end the drafters' sessions and the target's; account for memory before.
+
+        ``keeps_prefix``: whether the target's cache may serve later requests, as far as the request lets it. A target whose
+        session cannot be closed has its cache forgotten, and an event says so: what was emitted stands.
+        """
         try:
+            numbered = {str(index): drafter for index, drafter in enumerate(self._drafters.values())}
+            self.held = account(holders(self._target, numbered))
             if self._drafting is not None:
                 self._drafting.start_round(len(self.records))
                 self._drafting.close()
         finally:
-            self._session.close()
-            if not self.request.keep_prefix:
+            keeps_prefix = keeps_prefix and self.request.keep_prefix
+            try:
+                self._session.close()
+            except Exception as error:
+                _logger.warning("the target's session could not be closed; its cache is forgotten", exc_info=error)
+                message = f"the target's cache was forgotten: close raised {type(error).__name__}"
+                self._events.append(Event(len(self.records), "", message, "cache-forgotten"))
+                keeps_prefix = False
+            if not keeps_prefix:
                 self._target.reset()
 
     def _propose(self) -> Proposal:
@@ -181,6 +206,8 @@ class Generation:
         """Return how many tokens this round may propose: the extra token keeps a place in the budget and in the context."""
         limits = (self._target.facts.context_limit, self._target.facts.speculation_limit)
         rooms = [limit - len(self._prefix) for limit in limits if limit is not None]
+        if (most_ids := self.kernel.most_ids(self._session.num_committed)) is not None:
+            rooms.append(most_ids - 1)
         return min(self._max_room, self.stopper.remaining - 1, *rooms)
 
     def _certain_rows(self, proposal: Proposal) -> list[CertainRow]:
@@ -197,11 +224,10 @@ class Generation:
         return rows
 
     def _forward(self, proposal: Proposal, *, num_skipped: int) -> Verification:
-        ticket = self._ticket()
         if not self.records:
-            return self._session.prefill(ticket, self.request.prompt_ids)
+            return self._session.prefill(self._ticket, self.request.prompt_ids)
         pending = self._prefix.ids[len(self._prefix) - len(proposal) - 1]
-        return self._session.verify_linear(ticket, pending, proposal.ids, num_skipped=num_skipped)
+        return self._session.verify_linear(self._ticket, pending, proposal.ids, num_skipped=num_skipped)
 
     def _verify(self, verification: Verification, proposal: Proposal, certain: Sequence[CertainRow]) -> Verdict:
         start = len(self._prefix) - len(proposal)
@@ -246,7 +272,7 @@ class Generation:
         num_pending = verdict.token is not None
         if self.records:
             # A proposal that ends the output stays out, as in plain decoding, so that the next request finds the same cache.
-            self._session.commit(self._ticket(), verdict.num_accepted + num_pending)
+            self._session.commit(self._ticket, verdict.num_accepted + num_pending)
         self._prefix.truncate(start + verdict.num_accepted)
         if verdict.token is not None:
             self._prefix.push(verdict.token)
@@ -265,13 +291,16 @@ class Generation:
 
     def _emit(self, new_ids: tuple[int, ...], verification: Verification) -> Piece:
         start = self._clock()
+        log_probs: list[float] = []
         if self.request.log_probs:
             rows = torch.log_softmax(verification.logits[: len(new_ids)].double(), dim=-1)
-            self.log_probs += rows.gather(-1, torch.tensor(new_ids, device=rows.device)[:, None])[:, 0].tolist()
-        self.token_ids += new_ids
+            log_probs = rows.gather(-1, torch.tensor(new_ids, device=rows.device)[:, None])[:, 0].tolist()
         piece = Piece(self.stopper.take_text(), new_ids)
-        self.text += piece.text
         self.emit_s += self._clock() - start
+        # Nothing fails from here on: what is counted as emitted is what the reader gets.
+        self.token_ids += new_ids
+        self.log_probs += log_probs
+        self.text += piece.text
         return piece
 
     def _record(
@@ -324,15 +353,16 @@ class Generation:
             request = DraftRequest(
                 prompt_ids=self.request.prompt_ids,
                 facts=self._target.facts,
-                policy=self.request.policy,
+                policy=attrs.evolve(self.request.policy, processors=()),  # the core applies them, whoever proposes
                 stop_ids=self.request.stop_ids,
-                grammar=self.request.grammar,
+                grammar=read_only(self.request.grammar) if self.request.grammar is not None else None,
             )
             round_id, num_prompt = len(self.records), len(request.prompt_ids)
             self._drafting = Drafting(
                 self._lengths,
                 round_id=round_id,
                 mode=self._strategy.mode,
+                terms=self._terms,
                 clock=self._clock,
                 keep_entropies=self._keep_entropies,
             )
@@ -340,9 +370,6 @@ class Generation:
             self._drafting.commit(Commit(request.prompt_ids, 0))
             self._drafting.commit(Commit(tuple(self._prefix.ids[num_prompt:]), num_prompt))
         return self._drafting
-
-    def _ticket(self) -> Ticket:
-        return Ticket(self.request_id, len(self.records), self._session.epoch)
 
     def _criterion(self, token: int) -> bool:
         length = len(self.request.prompt_ids) + self.request.budget - self.stopper.remaining

@@ -61,3 +61,43 @@ class TextGrammar(Grammar, Protocol):
 
     def forced(self, state: State) -> Forced:
         """Return the text that must come next, as token ids; nothing where it may end or go on in two ways."""
+
+
+def read_only(grammar: Grammar) -> Grammar:
+    """Return a grammar as drafters may have it: a mask that one of them writes into is not the target's."""
+    return _ReadOnlyText(grammar) if isinstance(grammar, TextGrammar) else _ReadOnly(grammar)
+
+
+class _ReadOnly:
+    """A grammar whose masks cannot be written."""
+
+    def __init__(self, inner: Grammar) -> None:
+        self._inner = inner
+
+    @property
+    def start(self) -> State:
+        return self._inner.start
+
+    def mask(self, state: State) -> npt.NDArray[np.bool_]:
+        mask = self._inner.mask(state).view()
+        mask.flags.writeable = False
+        return mask
+
+    def advance(self, state: State, token: int) -> State:
+        return self._inner.advance(state, token)
+
+    def is_final(self, state: State) -> bool:
+        return self._inner.is_final(state)
+
+
+class _ReadOnlyText(_ReadOnly):
+    """A grammar over text whose masks cannot be written."""
+
+    _inner: TextGrammar
+
+    @property
+    def start_inside(self) -> State:
+        return self._inner.start_inside
+
+    def forced(self, state: State) -> Forced:
+        return self._inner.forced(state)

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from specframe.cache import GRANULE, TransactionalCache
+from specframe.cache import TransactionalCache
 from specframe.errors import UnsupportedModel
 from specframe.manifest.digest import canonical
 from specframe.manifest.remember import remember
-from specframe.target import SINGLE, Kernel
+from specframe.target import GRANULE, SINGLE, Kernel
 
 if TYPE_CHECKING:
     from specframe.transformers_target import TransformersTarget
 
 WIDTHS = (4, 8, 16)
 EDGES = (64, 512, 2048)  # key lengths where kernels are known to change their ways
-_PROBE = 2  # the version of what is measured
+_PROBE = 3  # the version of what is measured
 _ACCEPTANCE = 0.7  # of a proposed token, for the choice of W: between open chat and a quotation
 _TOLERANCES = {"float64": 1e-6, "float32": 1e-3}  # of the largest logit; others 0.05
 _SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "NVIDIA_TF32_OVERRIDE")
@@ -128,19 +128,20 @@ def measure_costs(target: TransformersTarget, *, repeats: int = 5) -> dict[str, 
 
 
 def rows_are_independent(target: TransformersTarget, width: int) -> bool:
-    """Whether logits and keys are equal to the bit between one token a forward and several, across the edges of key lengths.
+    """Whether logits and keys are equal to the bit between one token a forward and several, at the edges of key lengths.
 
     What stands in the other rows is random in both.
     """
-    num_tokens = width + 4
+    num_tokens, kernel = width + 8, Kernel(width)
     random = np.random.default_rng(0)
     with probe_cache(target) as cache:
         for start in _starts(target, width):
             cache.fill(start)
             singly = cache.decode(start, [1] * num_tokens, width, random)
             chunks: list[int] = []
-            while (left := num_tokens - sum(chunks)) > 0:
-                chunks.append(int(random.integers(1, min(width, left), endpoint=True)))
+            while (done := sum(chunks)) < num_tokens:
+                most = min(kernel.most_ids(start + done) or width, num_tokens - done)
+                chunks.append(int(random.integers(1, most, endpoint=True)))
             together = cache.decode(start, chunks, width, random)
             if not all(torch.equal(one, other) for one, other in zip(singly, together, strict=True)):
                 return False
@@ -148,9 +149,12 @@ def rows_are_independent(target: TransformersTarget, width: int) -> bool:
 
 
 def _starts(target: TransformersTarget, width: int) -> list[int]:
-    """Return positions from which a few tokens cross the edges of key lengths, as far as the context goes."""
+    """Return positions from which a few tokens cross the edges of key lengths, as far as the context goes.
+
+    The blocks of the first five are padded to the edge, those after them to the next multiple.
+    """
     limit = target.facts.context_limit or EDGES[-1] + 4 * width
-    return sorted({max(min(edge - width // 2 - 2, limit - 2 * width - 4), 1) for edge in EDGES})
+    return sorted({max(min(edge - width - 4, limit - 2 * width - 8), 1) for edge in EDGES})
 
 
 class ProbeCache:

@@ -16,6 +16,7 @@ from specframe.records import RoundRecord
 _PRIOR_SLOPE = 0.1  # of a one-row forward, for each further row, until it is measured
 _MOST_GROWTH = 2  # of a drafter's length over what was priced; 1 token before that
 _TRIAL_SHARE = 0.01  # of the time since the last trial, that the next one may be expected to lose
+_LEAST_S = 1e-9  # of a round: a clock that stands still, or goes back, has measured nothing
 _DECAY = 0.93  # of a round's weight in the cost per token, for each round that follows it
 
 
@@ -84,7 +85,7 @@ class Adaptive:
         if record.round_id == 0:
             return
         size = 0 if self._is_flat else record.num_proposed
-        seconds = record.forward_s + record.decide_s + record.commit_s
+        seconds = max(record.forward_s + record.decide_s + record.commit_s, _LEAST_S)
         if size:  # one forward over n rows takes no longer than n forwards; if this one did, something disturbed it
             seconds = min(seconds, (1 + size) * self._verify_s(0)[0])
         self._verify.add(size, seconds)
@@ -94,7 +95,7 @@ class Adaptive:
         for name, share in asked.items():
             known = self._known.setdefault(name, _Known())
             if known.was_asked:  # the first time pays for what happens once, such as a prefill
-                known.costs.add(share.num_proposed, share.propose_s)
+                known.costs.add(share.num_proposed, max(share.propose_s, 0.0))
             known.was_asked = True
             known.survival.learn(share)
             spent_s += known.costs.upto(share.num_proposed)[share.num_proposed]

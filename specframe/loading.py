@@ -11,15 +11,15 @@ import attrs
 
 from specframe.borrowing import borrow, borrowed_parts, expecting_gaps, lent_dtype
 from specframe.engine import Engine
-from specframe.errors import IncompatibleManifest, InvalidRequest, LoadError, SpecframeError, UnsupportedModel
-from specframe.manifest.collector import DTYPES, collect, output_ids, stamps, strings_of, with_weights
+from specframe.errors import IncompatibleManifest, LoadError, SpecframeError, UnsupportedModel
+from specframe.manifest.collector import check_dtype, collect, output_ids, stamps, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
 from specframe.manifest.remember import stamp
 from specframe.manifest.source import Source, open_source
 from specframe.manifest.tensors import weigh, weigh_folder, weight_files
 from specframe.proposal import Views
-from specframe.resolve import check_needs, has_needs, read_pin, resolve_with_plugins, structured_options
+from specframe.resolve import check_needs, has_needs, read_pin, resolve_checked
 from specframe.strategy import Strategy
 from specframe.transformers_target import TransformersTarget, check_type
 
@@ -41,11 +41,7 @@ def load(
     drafters need and what the strategy pins are checked before weights load. Raises ``LoadError`` for damaged files, and
     ``IncompatibleManifest`` where the pair does not fit or the run is not the pinned one.
     """
-    resolved, plugins = resolve_with_plugins(strategy)
-    if kernel is not None:
-        resolved = attrs.evolve(resolved, kernel=kernel)
-    for use in resolved.drafters:
-        structured_options(use, plugins)
+    resolved, plugins = resolve_checked(strategy, kernel=kernel)
     pin = read_pin(resolved)
 
     def admit(source: Source, identity: Manifest) -> None:
@@ -119,9 +115,7 @@ def _load(
 
     from specframe.demo import quiet_unless_terminal
 
-    dtype_name = str(dtype).removeprefix("torch.") if dtype is not None else None
-    if dtype_name is not None and dtype_name not in DTYPES:
-        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", dtype_name)
+    dtype_name = check_dtype(dtype)
     source = open_source(model, trust_remote_code=trust_remote_code)
     if source.gguf is not None:
         if is_early:  # its metadata tell what its weights would be refused for

@@ -6,6 +6,7 @@ neither stops nor changes another, and every registration has an owner.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -22,6 +23,8 @@ from specframe.proposal import Drafter, Needs, TargetFacts
 
 GROUP = "specframe"
 DISABLE_VARIABLE = "SPECFRAME_DISABLE_PLUGINS"
+
+_logger = logging.getLogger("specframe")
 
 E = TypeVar("E", "DrafterEntry", "GrammarEntry")
 
@@ -72,6 +75,10 @@ class Plugins:
         """Return the drafter of that name. Raises ``PluginError`` with its cause, or ``UnknownName`` with a suggestion."""
         return self._find("drafter", name, lambda plugin: plugin.drafters)
 
+    def owner(self, entry: DrafterEntry) -> Plugin:
+        """Return the plugin that registered a drafter."""
+        return next(plugin for plugin in self.all if plugin.drafters.get(entry.name) is entry)
+
     def grammar(self, name: str) -> GrammarEntry:
         """Return the grammar language of that name; raises like ``drafter``."""
         return self._find("grammar", name, lambda plugin: plugin.grammars)
@@ -92,10 +99,12 @@ class Plugins:
                 )
             if plugin.name == name and plugin.error is not None:
                 raise PluginError(f"{plugin} is broken: {_reason(plugin.error)}") from plugin.error
-        broken = [f"{plugin} is broken: {_reason(plugin.error)}" for plugin in self.all if plugin.error is not None]
         unknown = UnknownName(kind, name, {known for plugin in self.all for known in entries(plugin)})
-        for line in broken:
-            unknown.add_note(line)
+        for plugin in self.all:  # what the name may be one of
+            if plugin.error is not None:
+                unknown.add_note(f"{plugin} is broken: {_reason(plugin.error)}")
+            elif plugin.is_disabled:
+                unknown.add_note(f"{plugin} is disabled")
         raise unknown
 
 
@@ -103,11 +112,26 @@ def load(disable: Iterable[str] = ()) -> Plugins:
     """Load every installed plugin that is not disabled.
 
     ``disable`` and the environment variable ``SPECFRAME_DISABLE_PLUGINS`` (comma separated, or ``all``) name plugins by
-    entry point or by distribution. A plugin that fails to load is kept with its cause.
+    entry point or by distribution; a name that is neither is told in the log. A plugin that fails to load is kept with its
+    cause.
     """
     blocked = {*disable, *filter(None, map(str.strip, os.environ.get(DISABLE_VARIABLE, "").split(",")))}
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, _distribution(point)))
+    known = {name for point in points for name in (point.name, _distribution(point))}
+    for name in sorted(blocked - known - {"all"}):  # no error: what is not installed does not run
+        _logger.warning(
+            "nothing is disabled by '%s' (%s or 'disable'): %s",
+            name,
+            DISABLE_VARIABLE,
+            UnknownName("plugin", name, known),
+        )
     return Plugins(_load_one(point, blocked) for point in points)
+
+
+def load_only(name: str, distribution: str) -> Plugins:
+    """Load one plugin, by its entry point and its distribution, whatever is disabled; for a process that was told which."""
+    points = [point for point in entry_points(group=GROUP, name=name) if _distribution(point) == distribution]
+    return Plugins(_load_one(point, set()) for point in points)
 
 
 def _load_one(point: EntryPoint, blocked: set[str]) -> Plugin:

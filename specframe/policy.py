@@ -1,4 +1,4 @@
-"""The sampling policy, and the one function that makes a row's distribution from its logits and its prefix.
+"""The one function that makes a row's distribution from its logits and its prefix, under a sampling policy.
 
 Baseline and verification call the same pipeline; drafts are processed by it too. Order: penalties, bias and suppression,
 the caller's processors, grammar, temperature, top-k, top-p, min-p, typical. What transformers has as a ``LogitsProcessor``
@@ -8,152 +8,18 @@ device gives one result.
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import attrs
 import numpy as np
 import torch
 
 from specframe.distribution import Distribution, Floats, Ids, NotADistribution
-from specframe.errors import GrammarError, InvalidRequest, TargetError
+from specframe.errors import GrammarError, TargetError
 from specframe.prefix import Prefix
 from specframe.processors import build_processors
+from specframe.sampling import SamplingPolicy
 from specframe.verify import Choice
 from specframe.warpers import build_warpers
-
-if TYPE_CHECKING:
-    from transformers import LogitsProcessor
-
-
-MOST_BIAS = 1e30  # far from where float32 ends
-MOST_NUMBER = 1e300
-
-
-def _number(low: float, high: float | None = None, *, open_low: bool = False) -> Any:
-    """Validate an optional number in an interval."""
-    rule = f"must be {'>' if open_low else '>='} {low:g}" + (f" and <= {high:g}" if high is not None else "")
-
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is None:
-            return
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if (
-            not is_number
-            or value != value
-            or value < low
-            or (open_low and value == low)
-            or (high is not None and value > high)
-        ):
-            raise InvalidRequest(attribute.name, rule, value)
-        if abs(value) > MOST_NUMBER:
-            raise InvalidRequest(attribute.name, "must be finite", value)
-
-    return check
-
-
-def _count(low: int) -> Any:
-    """Validate an optional integer."""
-
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low):
-            raise InvalidRequest(attribute.name, f"must be an integer >= {low}", value)
-
-    return check
-
-
-def _ids(name: str, value: Any) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidRequest(name, "must be a list of ids", value)
-    ids = tuple(value)
-    if any(isinstance(token, bool) or not isinstance(token, numbers.Integral) for token in ids):
-        raise InvalidRequest(name, "must hold integer ids", value)
-    return tuple(map(int, ids))
-
-
-def _suppressed(value: Any) -> tuple[int, ...]:
-    return () if value is None else _ids("suppress_tokens", value)
-
-
-def _bad_words(value: Any) -> tuple[tuple[int, ...], ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidRequest("bad_words_ids", "must be a list of id sequences", value)
-    words = tuple(_ids("bad_words_ids", word) for word in value)
-    if not all(words):
-        raise InvalidRequest("bad_words_ids", "must not hold an empty sequence", value)
-    return words
-
-
-def _bias(value: Any) -> tuple[tuple[int, float], ...]:
-    if value is None:
-        return ()
-    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
-    if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise InvalidRequest("logit_bias", "must map ids to numbers", value)
-    _ids("logit_bias", [token for token, _ in pairs])
-    for _, addend in pairs:
-        if isinstance(addend, bool) or not isinstance(addend, numbers.Real) or not abs(float(addend)) <= MOST_BIAS:
-            rule = f"must map ids to numbers in [-{MOST_BIAS:g}, {MOST_BIAS:g}]"
-            raise InvalidRequest("logit_bias", rule, addend, "use suppress_tokens to forbid an id")
-    return tuple(sorted((int(token), float(addend)) for token, addend in pairs))
-
-
-def _callables(value: Any) -> tuple[Any, ...]:
-    if value is not None and not isinstance(value, Iterable):
-        raise InvalidRequest("processors", "must be a list of functions of (ids, scores)", value)
-    processors = tuple(value or ())
-    for processor in processors:
-        if not callable(processor):
-            raise InvalidRequest("processors", "must hold functions of (ids, scores)", processor)
-    return processors
-
-
-@attrs.frozen(kw_only=True)
-class SamplingPolicy:
-    """How the target's logits become its declared distribution.
-
-    Every value is off by default; nothing is implied. ``temperature`` None or 0 is greedy. ``presence_penalty`` and
-    ``frequency_penalty`` count generated ids, ``repetition_penalty`` and ``no_repeat_ngram_size`` prompt ids too, as
-    transformers does. ``logit_bias`` maps ids to addends (a mapping is kept as pairs); ``bad_words_ids`` are id sequences
-    that may not be completed; ``min_new_tokens`` forbids stop ids before. ``processors`` are the caller's own:
-    ``specframe.pure(processor)`` declares one a pure function of (ids, scores); one that is neither declared nor can be
-    restored switches speculation off for the request. Raises ``InvalidRequest`` naming the field, the rule and the value.
-    """
-
-    temperature: float | None = attrs.field(default=None, validator=_number(0))
-    top_k: int | None = attrs.field(default=None, validator=_count(1))
-    top_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
-    min_p: float | None = attrs.field(default=None, validator=_number(0, 1))
-    typical_p: float | None = attrs.field(default=None, validator=_number(0, 1, open_low=True))
-    repetition_penalty: float | None = attrs.field(default=None, validator=_number(0, open_low=True))
-    presence_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
-    frequency_penalty: float | None = attrs.field(default=None, validator=_number(-100, 100))
-    no_repeat_ngram_size: int | None = attrs.field(default=None, validator=_count(1))
-    logit_bias: tuple[tuple[int, float], ...] = attrs.field(default=None, converter=_bias)
-    bad_words_ids: tuple[tuple[int, ...], ...] = attrs.field(default=None, converter=_bad_words)
-    suppress_tokens: tuple[int, ...] = attrs.field(default=None, converter=_suppressed)
-    min_new_tokens: int | None = attrs.field(default=None, validator=_count(0))
-    processors: tuple[LogitsProcessor, ...] = attrs.field(default=None, converter=_callables, repr=False)
-
-    @property
-    def is_greedy(self) -> bool:
-        """Whether the target's token is an argmax."""
-        return not self.temperature
-
-    def check_ids(self, vocab_size: int) -> None:
-        """Raise ``InvalidRequest`` for an id outside ``[0, vocab_size)``."""
-        fields = {
-            "logit_bias": (token for token, _ in self.logit_bias),
-            "suppress_tokens": self.suppress_tokens,
-            "bad_words_ids": (token for word in self.bad_words_ids for token in word),
-        }
-        for name, ids in fields.items():
-            for token in ids:
-                if not 0 <= token < vocab_size:
-                    raise InvalidRequest(name, f"must hold ids in [0, {vocab_size})", token)
 
 
 class Pipeline:

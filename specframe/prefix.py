@@ -111,7 +111,7 @@ class Prefix:
 def _blamed_on_grammar() -> Iterator[None]:
     try:
         yield
-    except (GrammarError, KeyboardInterrupt):
+    except (GrammarError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in an extension module too
         raise GrammarError(f"the grammar failed ({type(error).__name__}: {error})") from error

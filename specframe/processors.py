@@ -15,7 +15,7 @@ from transformers.generation import logits_process as library
 from specframe.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from specframe.policy import SamplingPolicy
+    from specframe.sampling import SamplingPolicy
 
 P = TypeVar("P", bound=LogitsProcessor)
 

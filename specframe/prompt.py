@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-
-from specframe.errors import InvalidRequest
+from specframe.errors import InvalidRequest, TargetError
 from specframe.proposal import TargetFacts
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor
+if TYPE_CHECKING:
+    import torch
+
+Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor"
 
 
 def encode(prompt: Any, facts: TargetFacts) -> tuple[int, ...]:
     """Return the ids of a raw text, of chat messages (rendered by the model's template), or of ids.
 
-    Ids may be a sequence of integers or a tensor ``[length]`` or ``[1, length]``. Raises ``InvalidRequest``.
+    Ids may be a sequence of integers or a tensor ``[length]`` or ``[1, length]``. Raises ``InvalidRequest``, and
+    ``TargetError`` where the tokenizer fails.
     """
     ids = _to_ids(prompt, facts)
     if not ids:
@@ -80,7 +82,10 @@ def _tokenize(tokenizer: Any, text: str, **options: bool) -> tuple[int, ...]:
         raise InvalidRequest(
             "prompt", rule, f"a lone surrogate at character {error.start}", "decode it as UTF-8"
         ) from None
-    return tuple(tokenizer(text, **options)["input_ids"])
+    try:
+        return tuple(tokenizer(text, **options)["input_ids"])
+    except Exception as error:
+        raise TargetError(f"the tokenizer failed on the prompt ({type(error).__name__}: {error})") from error
 
 
 def _brief(value: Any) -> str:

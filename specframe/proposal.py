@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specframe.distribution import Distribution
     from specframe.grammar import Grammar
     from specframe.manifest.identity import Manifest
-    from specframe.policy import SamplingPolicy
+    from specframe.sampling import SamplingPolicy
 
     Law = Distribution | None
     """How a proposed token was chosen: ``None`` is a point mass, else the very distribution that it was drawn from."""
@@ -64,10 +64,11 @@ class Needs:
     """What a drafter needs of a target; checked before its factory runs, and before a target that is named loads.
 
     ``tokenizer``: ``none`` (works on any ids), ``same``, ``reduced`` (a declared subset of the ids, or all of them) or
-    ``bytes``. ``draws``: it calls ``draw`` or ``draw_rows``; a drafter that only offers may say False. ``model``: the name
-    of the option that names the drafter's own model, whose manifest is then compared with the target's; None there stands
-    for no model of its own. ``features``: the hidden states that it reads. ``views``: what it may read of the target's
-    weights, ``embeddings``, ``head`` or ``layers``; see ``Views``.
+    ``bytes``. ``draws``: it calls ``draw`` or ``draw_rows``, which raise for one that does not say so; only one that does
+    not can run in a worker. ``model``: the name of the option that names the drafter's own model, whose manifest is then
+    compared with the target's; None there stands for no model of its own. ``features``: the hidden states that it reads.
+    ``views``: what it may read of the target's weights, ``embeddings``, ``head`` or ``layers``; see ``Views``. ``grammar``:
+    it proposes from the request's grammar, so that without it there is nothing to propose.
     """
 
     tokenizer: Literal["none", "same", "reduced", "bytes"] = attrs.field(
@@ -79,6 +80,7 @@ class Needs:
     views: frozenset[str] = attrs.field(
         default=frozenset(), validator=attrs.validators.deep_iterable(attrs.validators.in_(VIEWS))
     )
+    grammar: bool = False
 
 
 class Views(Protocol):
@@ -275,8 +277,8 @@ class Round:
     """
 
     __slots__ = (
-        "_context", "_drafter", "_end", "_index", "_is_ended", "_proposal", "_room", "_stop_ids", "_thread_id",
-        "_vocab_size",
+        "_context", "_drafter", "_end", "_index", "_is_ended", "_may_draw", "_proposal", "_room", "_stop_ids",
+        "_thread_id", "_vocab_size",
     )  # fmt: skip
 
     def __init__(
@@ -292,6 +294,7 @@ class Round:
         self._context, self._proposal = context, proposal
         self._room, self._vocab_size, self._stop_ids = room, vocab_size, stop_ids
         self._thread_id, self._drafter, self._is_ended = threading.get_ident(), "", False
+        self._may_draw = True
         self._index, self._end = index, room  # the room of whoever has the round ends at `_end`
 
     @property
@@ -328,9 +331,14 @@ class Round:
         ``logits``: ``[columns]``, any float dtype; it is cloned. ``ids`` maps columns to target ids, injectively
         (``[columns]``; an id outside the vocabulary marks a column without one, which is masked); without it column i is
         id i. Returns None, and draws nothing, when the round is full or after a stop token. Raises ``ProposalError`` for a
-        row with a NaN or without a valid token, before anything is drawn.
+        row with a NaN or without a valid token, and for a drafter whose ``needs`` do not say that it draws, before anything
+        is drawn.
         """
         self._check_open()
+        if not self._may_draw:
+            raise ProposalError(
+                f"drafter '{self._drafter}' draws without declaring it; register it with Needs(draws=True)"
+            )
         if self.room <= 0:
             return None
         drawn = self._context.draw(logits, ids, len(self._proposal))
@@ -381,9 +389,14 @@ class Round:
             raise ProposalError("a round belongs to the thread that called propose(); add tokens from that thread")
 
 
-def lend(round: Round, drafter: str, propose: Callable[[Round], None], limit: int | None = None) -> None:
-    """Let one drafter add to a round, at most ``limit`` tokens; the engine's side. It is closed again whatever happens."""
-    round._drafter = drafter
+def lend(
+    round: Round, drafter: str, propose: Callable[[Round], None], limit: int | None = None, *, may_draw: bool = True
+) -> None:
+    """Let one drafter add to a round, at most ``limit`` tokens; the engine's side. It is closed again whatever happens.
+
+    ``may_draw``: whether it may hand over logits, or only offer.
+    """
+    round._drafter, round._may_draw = drafter, may_draw
     if limit is not None:
         round._end = min(round._room, len(round._proposal) + limit)
     try:

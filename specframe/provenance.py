@@ -41,7 +41,7 @@ from specframe.receipt import (
 )
 from specframe.records import Event, RoundRecord, summarise
 from specframe.request import Request
-from specframe.resolve import named_uses, structured_options
+from specframe.resolve import structured_options
 from specframe.stats import finite
 from specframe.strategy import Strategy
 
@@ -111,7 +111,7 @@ class Provenance:
         identities: Identities,
     ) -> None:
         self.identities = identities
-        uses = {name: use for name, use in named_uses(strategy).items() if use.use not in given}
+        uses = {name: use for name, use in strategy.named_drafters.items() if use.use not in given}
         self.labels = {
             name: name if name in uses and REGISTERED.fullmatch(name) and name != "target" else f"given-{number}"
             for number, name in enumerate(names, start=1)
@@ -149,7 +149,7 @@ class Provenance:
                 grammar=_grammar(request),
                 stops=digest("stops-v1", [nonce, *_stops(request)]),
                 prompt=digest("prompt-v1", [nonce, request.prompt_ids]),
-                output=digest("output-v1", [key, trace.token_ids, trace.finish_reason]),
+                output=digest("output-v1", [key, trace.token_ids]),
             ),
             drafters={self.labels[name]: self._artifact(name) for name in self.labels},
             hardware=_words(hardware_class()),

@@ -27,7 +27,7 @@ VERSION = 1
 NONE, UNKNOWN, WITHHELD = "none", "unknown", "withheld"
 """In place of a digest: there is no such thing; nobody told; left out of a coarse receipt."""
 
-FINISH_REASONS = ("stop", "length", "cancelled", "failed")
+FINISH_REASONS = ("stop", "length", "cancelled", "deadline", "failed")
 EXACTNESS = ("bitwise", "token-exact", "distribution-exact")
 PARTS = ("weights", "cache", "other")
 """What a receipt tells of the parts that a target or drafter holds."""
@@ -243,6 +243,11 @@ class Receipt:
     def digest(self) -> str:
         """The digest of all fields; a file states it, so that one that was changed is noticed. It is no signature."""
         return _digest(_plain(self))
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether somebody or the clock ended the run before its text ended."""
+        return self.finish_reason in ("cancelled", "deadline")
 
     def coarse(self) -> Receipt:
         """Return the variant for sharing, the same at every call.

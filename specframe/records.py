@@ -13,7 +13,16 @@ import attrs
 
 from specframe.positions import PositionStats, by_position
 
-EventCode = Literal["context-limit", "drafter-exhausted", "drafter-failed", "kernel-lowered", "no-speculation", "other"]
+EventCode = Literal[
+    "cache-forgotten",
+    "context-limit",
+    "drafter-exhausted",
+    "drafter-failed",
+    "drafter-late",
+    "kernel-lowered",
+    "no-speculation",
+    "other",
+]
 EVENT_CODES: tuple[str, ...] = get_args(EventCode)
 
 
@@ -63,7 +72,12 @@ class RoundRecord(NamedTuple):
     @property
     def seconds(self) -> float:
         """Seconds of the round, all phases but output."""
-        return self.draft_s + self.forward_s + self.decide_s + self.commit_s
+        return self.draft_s + self.forward_s + self.after_s
+
+    @property
+    def after_s(self) -> float:
+        """Seconds after the forward: judging, correction, commit and rollback."""
+        return self.decide_s + self.commit_s
 
 
 class Event(NamedTuple):

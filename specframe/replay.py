@@ -108,8 +108,9 @@ def compare(then: Receipt, now: Receipt, result: Result | None = None) -> Replay
         *_differing("drafters", then.drafters, now.drafters),
         *_differing("", _fields(then, _ASKED), _fields(now, _ASKED)),
     ]
+    ends = () if then.ended_early and now.ended_early else _ENDED  # a replay is always cancelled by hand
     outcome = [
-        *_differing("", _fields(then, _ENDED), _fields(now, _ENDED)),
+        *_differing("", _fields(then, ends), _fields(now, ends)),
         *_differing("hashes", {"output": then.hashes.output}, {"output": now.hashes.output}),
     ]
     circumstances = [

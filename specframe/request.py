@@ -1,6 +1,6 @@
 """One generation's request: what a caller passes, checked before anything runs.
 
-Knows the target's facts; nothing about engines and rounds.
+Knows the target's facts; nothing about engines and rounds, and no model library: a slip in a value is told before one loads.
 """
 
 from __future__ import annotations
@@ -8,19 +8,22 @@ from __future__ import annotations
 import difflib
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
-import torch
 
+from specframe.cancel import CancelToken
 from specframe.constraint import Constraint, in_force, is_grammar, read_constraint
 from specframe.errors import InvalidRequest
 from specframe.grammar import Grammar
-from specframe.policy import SamplingPolicy
 from specframe.prompt import Prompt, encode
 from specframe.proposal import TargetFacts
 from specframe.random import fresh_seed
+from specframe.sampling import SamplingPolicy
 from specframe.stop import StopStrings, as_stop_strings
+
+if TYPE_CHECKING:
+    import torch
 
 DEFAULT_MAX_NEW_TOKENS = 256
 Compile = Callable[[Constraint, frozenset[int]], Grammar]
@@ -32,14 +35,16 @@ _POLICY_FIELDS = frozenset(field.name for field in attrs.fields(SamplingPolicy))
 class Arguments(TypedDict, total=False):
     """What ``generate`` and ``stream`` take beside the prompt; every field of ``SamplingPolicy`` stands here by name.
 
-    ``max_new_tokens``: the budget, 256 by default; ``stop``: strings that end the output; ``stop_ids``: ids that do, instead
-    of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them; ``regex``,
-    ``json_schema`` (an object, or its JSON text), ``choice`` (a list of texts), ``lark`` or ``grammar`` (a ``Grammar`` made by
-    hand): at most one, to which the whole output is held; ``grammar_tokenization``: ``any`` (every spelling of the text) or
-    ``canonical`` (forced text is spelled by its canonical tokens alone); ``grammar_after``: a text or an id before which the
-    output is free; ``policy``: all sampling fields at once, instead of single ones; ``criterion``: called with the ids so far,
-    ``[1, length]``, after each emitted token, and ends the output by returning True; ``keep_prefix``: whether later requests
-    may reuse the target's cache, True by default.
+    ``max_new_tokens``: the budget, 256 by default; ``stop``: strings that end the output; ``stop_ids``: ids that do,
+    instead of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them;
+    ``regex``, ``json_schema``, ``choice``, ``lark``, ``grammar``: at most one, to which the whole output is held, a
+    pattern, a schema (an object, or its JSON text), a list of texts, a Lark source, or a ``Grammar`` made by hand;
+    ``grammar_tokenization``: ``any`` (every spelling of the text) or ``canonical`` (forced text is spelled by its canonical
+    tokens alone); ``grammar_after``: a text or an id before which the output is free; ``policy``: all sampling fields at
+    once, instead of single ones; ``criterion``: called with the ids so far, ``[1, length]``, after each emitted token, and
+    ends the output by returning True; ``keep_prefix``: whether later requests may reuse the target's cache, True by
+    default; ``cancel``: a ``CancelToken`` that ends the call, from anywhere; ``deadline_s``: seconds after which it ends,
+    waiting for its turn included. What was emitted until then is the result.
     """
 
     max_new_tokens: int
@@ -57,6 +62,8 @@ class Arguments(TypedDict, total=False):
     policy: SamplingPolicy | None
     criterion: Callable[[torch.Tensor], bool] | None
     keep_prefix: bool
+    cancel: CancelToken | None
+    deadline_s: float | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -78,7 +85,8 @@ class Request:
     """A checked request.
 
     ``seed`` is None when greedy; ``sample`` numbers generations of a prompt; ``grammar`` is the one in force, ``constraint``
-    what it was compiled from, or None; ``keep_prefix``: whether the target's cache may serve later requests.
+    what it was compiled from, or None; ``keep_prefix``: whether the target's cache may serve later requests; ``cancel`` and
+    ``deadline_s``: what may end it early.
     """
 
     prompt_ids: tuple[int, ...]
@@ -93,35 +101,47 @@ class Request:
     log_probs: bool = False
     keep_prefix: bool = True
     criterion: Callable[[torch.Tensor], bool] | None = None
+    cancel: CancelToken | None = None
+    deadline_s: float | None = None
 
 
-def make_request(prompt: Prompt, arguments: Mapping[str, Any], facts: TargetFacts, compile: Compile) -> Request:
-    """Return the checked request, its grammar compiled. Raises ``InvalidRequest``, and what ``compile`` raises."""
+def read_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a ``Request`` that need no target. Raises ``InvalidRequest`` for what none could honour."""
     _check_names(arguments)
     policy = _policy(arguments)
-    policy.check_ids(facts.vocab_size)
-    strings = as_stop_strings(arguments.get("stop"))
-    if strings.strings and facts.tokenizer is None:
-        raise InvalidRequest("stop", "needs a target with a tokenizer", strings.strings, "use stop_ids")
-    constraint = read_constraint(arguments, facts)
     criterion = arguments.get("criterion")
     if criterion is not None and not callable(criterion):
         raise InvalidRequest("criterion", "must be a function of the ids so far", criterion)
     seed = arguments.get("seed")
     seed = fresh_seed() if seed is None else integer("seed", seed, 0, 2**64 - 1)
+    return {
+        "budget": integer("max_new_tokens", arguments.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS), 0),
+        "policy": policy,
+        "stop_strings": as_stop_strings(arguments.get("stop")),
+        "seed": None if policy.is_greedy else seed,
+        "log_probs": _flag("log_probs", arguments.get("log_probs", False)),
+        "keep_prefix": _flag("keep_prefix", arguments.get("keep_prefix", True)),
+        "criterion": criterion,
+        "cancel": _cancel(arguments.get("cancel")),
+        "deadline_s": _seconds("deadline_s", arguments.get("deadline_s")),
+    }
+
+
+def make_request(prompt: Prompt, arguments: Mapping[str, Any], facts: TargetFacts, compile: Compile) -> Request:
+    """Return the checked request, its grammar compiled. Raises ``InvalidRequest``, and what ``compile`` raises."""
+    fields = read_arguments(arguments)
+    fields["policy"].check_ids(facts.vocab_size)
+    strings = fields["stop_strings"].strings
+    if strings and facts.tokenizer is None:
+        raise InvalidRequest("stop", "needs a target with a tokenizer", strings, "use stop_ids")
+    constraint = read_constraint(arguments, facts)
     stop_ids = _stop_ids(arguments.get("stop_ids"), facts)
     return Request(
         prompt_ids=encode(prompt, facts),
-        budget=integer("max_new_tokens", arguments.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS), 0),
-        policy=policy,
         stop_ids=stop_ids,
-        stop_strings=strings,
-        seed=None if policy.is_greedy else seed,
         grammar=compile(constraint, stop_ids) if constraint is not None else _grammar(arguments, facts, stop_ids),
         constraint=constraint,
-        log_probs=_flag("log_probs", arguments.get("log_probs", False)),
-        keep_prefix=_flag("keep_prefix", arguments.get("keep_prefix", True)),
-        criterion=criterion,
+        **fields,
     )
 
 
@@ -152,6 +172,8 @@ _HINTS = {
     "do_sample": "sampling is on where a temperature is given; ",
     "n": "a stream is one generation, generate() makes several; ",
     "max_length": "the budget is max_new_tokens; ",
+    "max_time": "the time is deadline_s; ",
+    "timeout": "the time is deadline_s; ",
 }
 
 
@@ -183,6 +205,21 @@ def _stop_ids(value: Any, facts: TargetFacts) -> frozenset[int]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidRequest("stop_ids", "must be a list of ids", value)
     return frozenset(integer("stop_ids", token, 0, facts.vocab_size - 1) for token in value)
+
+
+def _cancel(value: Any) -> CancelToken | None:
+    if value is not None and not isinstance(value, CancelToken):
+        raise InvalidRequest("cancel", "must be a specframe.CancelToken", value)
+    return value
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not value >= 0:
+        raise InvalidRequest(name, "must be a number of seconds >= 0", value)
+    return float(value)
 
 
 def _flag(name: str, value: Any) -> bool:

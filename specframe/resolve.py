@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from specframe.drafting import Terms
 from specframe.errors import (
     IncompatibleManifest,
     InvalidManifest,
@@ -26,15 +27,63 @@ from specframe.manifest.report import Strings, check
 from specframe.manifest.source import Source, open_source
 from specframe.plugins import DrafterEntry, Plugins, load
 from specframe.proposal import Drafter
+from specframe.remote import check_worker, start_worker
 from specframe.strategy import DrafterUse, Strategy, shipped, structure
 from specframe.target import Target
 
 
 def resolve_with_plugins(strategy: str | Path | Strategy, plugins: Plugins | None = None) -> tuple[Strategy, Plugins]:
-    """Return a strategy, and the plugins without those that it disables; ``plugins`` that are given are used as they are."""
-    loaded = plugins if plugins is not None else load()
-    resolved = resolve_strategy(strategy, loaded)
-    return resolved, load(resolved.disable) if resolved.disable and plugins is None else loaded
+    """Return a strategy, and the plugins without those that it disables; ``plugins`` that are given are used as they are.
+
+    The strategy is read first, so that nothing is imported that it disables. See ``resolve_strategy`` for what is raised.
+    """
+    read = _read_strategy(strategy)
+    loaded = plugins if plugins is not None else load(read.disable if read is not None else ())
+    return read if read is not None else resolve_strategy(strategy, loaded), loaded
+
+
+def resolve_checked(
+    strategy: str | Path | Strategy, *, kernel: str | None = None, settings: Sequence[str] = ()
+) -> tuple[Strategy, Plugins]:
+    """Return a strategy and the plugins, the drafters' options checked; ``kernel`` and ``settings`` override the strategy's.
+
+    ``settings``: see ``with_settings``. Loads no model library unless a plugin does.
+    """
+    resolved, plugins = resolve_with_plugins(strategy)
+    resolved = with_settings(resolved, settings)
+    if kernel is not None:
+        resolved = attrs.evolve(resolved, kernel=kernel)
+    for use in resolved.drafters:
+        check_use(use, plugins)
+    return resolved, plugins
+
+
+def with_settings(strategy: Strategy, settings: Sequence[str]) -> Strategy:
+    """Return a strategy with options of its drafters set, each as ``DRAFTER.NAME=VALUE``.
+
+    The value is as in a strategy file; what is no TOML value there is a text. Raises ``InvalidStrategy`` for a setting of
+    another form, or of a drafter that the strategy does not use.
+    """
+    uses = strategy.named_drafters
+    for setting in settings:
+        place, _, text = setting.partition("=")
+        who, _, name = place.rpartition(".")
+        if not (who and name and text):
+            raise InvalidStrategy(
+                f"an option must be DRAFTER.NAME=VALUE, as prompt_lookup.max_ngram=4 (got '{setting}')"
+            )
+        if who not in uses:
+            has = f"its drafters: {', '.join(uses)}" if uses else "it has no drafters"
+            raise InvalidStrategy(f"option '{setting}' is of no drafter of strategy '{strategy.name}'; {has}")
+        uses[who] = attrs.evolve(uses[who], options={**uses[who].options, name: _value(text)})
+    return attrs.evolve(strategy, drafters=tuple(uses.values()))
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strategy:
@@ -42,6 +91,21 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
 
     Raises ``UnknownName`` with a suggestion, or ``PluginError`` where the name is a broken plugin's.
     """
+    read = _read_strategy(strategy)
+    if read is not None:
+        return read
+    name = str(strategy)
+    try:
+        plugins.drafter(name)
+    except UnknownName as error:
+        known = UnknownName("strategy", name, {"none", *shipped(), *error.known})
+        known.__notes__ = list(getattr(error, "__notes__", ()))
+        raise known from None
+    return Strategy(name=name, drafters=(DrafterUse(name),))
+
+
+def _read_strategy(strategy: str | Path | Strategy) -> Strategy | None:
+    """Return a strategy that needs no plugin to be known, or None for what may be a drafter's name."""
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str | Path):
@@ -50,16 +114,8 @@ def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strat
         return Strategy.from_toml(strategy)
     if strategy == "none":
         return Strategy()
-    files = shipped()
-    if strategy in files:
-        return Strategy.from_toml(files[strategy])
-    try:
-        plugins.drafter(strategy)
-    except UnknownName as error:
-        known = UnknownName("strategy", strategy, {"none", *files, *error.known})
-        known.__notes__ = list(getattr(error, "__notes__", ()))
-        raise known from None
-    return Strategy(name=strategy, drafters=(DrafterUse(strategy),))
+    path = shipped().get(strategy)
+    return Strategy.from_toml(path) if path is not None else None
 
 
 def read_pin(strategy: Strategy) -> Manifest | None:
@@ -93,7 +149,7 @@ def check_needs(
     Raises ``IncompatibleManifest`` with the first reason and the way out.
     """
     found: dict[str, Source] = {}
-    for who, use in named_uses(strategy).items():
+    for who, use in strategy.named_drafters.items():
         if use.use in given:
             continue
         entry = plugins.drafter(use.use)
@@ -180,18 +236,9 @@ def make_drafters(
             f"strategy '{strategy.name}' does not use the given drafters {', '.join(unused)}; name them in it"
         )
     return {
-        name: given[use.use] if use.use in given else _make(use, plugins, target)
-        for name, use in named_uses(strategy).items()
+        name: _given(use, given) if use.use in given else _make(name, use, plugins, target)
+        for name, use in strategy.named_drafters.items()
     }
-
-
-def named_uses(strategy: Strategy) -> dict[str, DrafterUse]:
-    """Return a strategy's drafters by name, in order; one that is used twice gets a number behind its name."""
-    named: dict[str, DrafterUse] = {}
-    for use in strategy.drafters:
-        names = itertools.chain([use.use], (f"{use.use}#{count}" for count in itertools.count(2)))
-        named[next(name for name in names if name not in named)] = use
-    return named
 
 
 def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
@@ -199,8 +246,38 @@ def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
     return structure(use.options, plugins.drafter(use.use).options, f"options of drafter '{use.use}'")
 
 
-def _make(use: DrafterUse, plugins: Plugins, target: Target) -> Drafter:
+def terms_of(strategy: Strategy, plugins: Plugins, given: Mapping[str, Drafter]) -> dict[str, Terms]:
+    """Return what a strategy's drafters are lent rounds on, by name; a given one has declared nothing and may draw."""
+    return {
+        name: Terms(
+            budget_s=use.budget_ms / 1e3 if use.budget_ms is not None else None,
+            may_draw=use.use in given or plugins.drafter(use.use).needs.draws,
+        )
+        for name, use in strategy.named_drafters.items()
+    }
+
+
+def check_use(use: DrafterUse, plugins: Plugins) -> None:
+    """Raise ``InvalidStrategy`` for options that are not the drafter's, or for a drafter that cannot run in a worker."""
+    structured_options(use, plugins)
+    if use.worker:
+        check_worker(use, plugins.drafter(use.use).needs)
+
+
+def _given(use: DrafterUse, given: Mapping[str, Drafter]) -> Drafter:
+    if use.worker:
+        raise InvalidStrategy(
+            f"drafter '{use.use}' was given as an object of this process and cannot run in a worker; register it in a "
+            "plugin, or leave 'worker' out"
+        )
+    return given[use.use]
+
+
+def _make(name: str, use: DrafterUse, plugins: Plugins, target: Target) -> Drafter:
     entry, options = plugins.drafter(use.use), structured_options(use, plugins)
+    if use.worker:
+        check_worker(use, entry.needs)
+        return start_worker(name, use, plugins.owner(entry), target.facts)
     facts, lend = target.facts, getattr(target, "views", None)
     if entry.needs.views and lend is not None:
         facts = attrs.evolve(facts, views=lend(entry.needs.views))

@@ -11,11 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
-
-from specframe.records import RoundRecord
 
 
 def expected_tokens(survival: Sequence[float]) -> float:
@@ -38,6 +36,21 @@ def _for_each_position(instance: RoundCosts, attribute: attrs.Attribute[Any], va
         raise ValueError(f"'{attribute.name}' must have an entry for each of {len(instance.draft_s)} positions")
 
 
+class RoundSeconds(Protocol):
+    """What a finished round took, such as a ``RoundRecord``; round 0 is the prefill."""
+
+    @property
+    def round_id(self) -> int: ...
+    @property
+    def num_proposed(self) -> int: ...
+    @property
+    def draft_s(self) -> float: ...
+    @property
+    def forward_s(self) -> float: ...
+    @property
+    def after_s(self) -> float: ...
+
+
 @attrs.frozen
 class RoundCosts:
     """What the parts of a round of k proposals cost, in seconds.
@@ -56,7 +69,7 @@ class RoundCosts:
     telemetry_s: float = attrs.field(default=0.0, validator=_seconds)
 
     @classmethod
-    def measured(cls, records: Iterable[RoundRecord], num_tokens: int) -> RoundCosts | None:
+    def measured(cls, records: Iterable[RoundSeconds], num_tokens: int) -> RoundCosts | None:
         """Return the median costs of the rounds that proposed exactly so many tokens, the prefill apart; None without one.
 
         What follows the forward (judging, correction, synchronisation, rollback, commits) is not told apart by records; it
@@ -66,7 +79,7 @@ class RoundCosts:
         if not rounds:
             return None
         draft_s = statistics.median(record.draft_s for record in rounds)
-        after_s = statistics.median(record.decide_s + record.commit_s for record in rounds)
+        after_s = statistics.median(record.after_s for record in rounds)
         return cls(
             verify_s=statistics.median(record.forward_s for record in rounds),
             draft_s=(draft_s / num_tokens,) * num_tokens if num_tokens else (),

@@ -6,6 +6,8 @@ Knows nothing about engines, models or installed plugins; names are resolved whe
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ import cattrs
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 
 from specframe.errors import InvalidStrategy
+from specframe.files import data_folder
 
 VERIFIERS = ("coupled", "residual")
 MODES = ("extend", "first")
@@ -29,6 +32,12 @@ T = TypeVar("T")
 def _positive(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidStrategy(f"'{attribute.name}' must be an integer >= 1 (got {value!r})")
+
+
+def _milliseconds(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < math.inf):
+        raise InvalidStrategy(f"'{attribute.name}' must be a number > 0, in milliseconds (got {value!r})")
 
 
 def _one_of(allowed: tuple[str, ...], coming: str = "") -> Any:
@@ -63,9 +72,10 @@ def _all_are(kind: type[Any]) -> Any:
 
 @attrs.frozen
 class Length:
-    """How many tokens a round may propose, at most ``max_tokens``.
+    """How many tokens a round may propose.
 
-    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``).
+    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``); ``max_tokens``:
+    at most so many.
     """
 
     policy: str = attrs.field(default="fixed", validator=_one_of(POLICIES))
@@ -74,15 +84,23 @@ class Length:
 
 @attrs.frozen
 class DrafterUse:
-    """One drafter of a strategy: its registered name and the options given to it."""
+    """One drafter of a strategy: what it uses and how.
+
+    ``use``: its registered name; ``options``: those that are given to it; ``budget_ms``: milliseconds that a proposal may
+    take, None for no limit (in a worker one second): a drafter that takes longer is off for the rest of the request;
+    ``worker``: whether it runs in a process of its own, which may crash, hang or leak; only for a drafter that offers and
+    does not draw.
+    """
 
     use: str
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    budget_ms: float | None = attrs.field(default=None, validator=_milliseconds)
+    worker: bool = attrs.field(default=False, validator=_is_a(bool))
 
 
 @attrs.frozen
 class Identity:
-    """The compatibility manifest that a run is pinned to: a path, in a strategy file relative to that file."""
+    """Which run is meant. ``manifest``: the compatibility manifest that it is pinned to, in a file a path relative to it."""
 
     manifest: str | None = None
 
@@ -91,9 +109,10 @@ class Identity:
 class Strategy:
     """What a generation runs with.
 
-    ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is implied by temperature 0); ``mode``: ``extend`` (each
-    drafter adds while room is left) or ``first`` (the first that adds anything wins); ``kernel``: the kernel contract;
-    ``disable``: plugins that are not loaded; ``length``: tokens per round; ``identity``: the manifest that a run is pinned to.
+    ``name``: of the strategy, the file's own if not given; ``verifier``: ``coupled`` or ``residual``, for sampling (greedy is
+    implied by temperature 0); ``mode``: ``extend`` (each drafter adds while room is left) or ``first`` (the first that adds
+    anything wins); ``kernel``: the kernel contract, ``auto``, ``single``, ``block`` or ``block:W``; ``disable``: plugins that
+    are not loaded; ``length``: tokens per round; ``drafters``: in order; ``identity``: the manifest that a run is pinned to.
     """
 
     name: str = "none"
@@ -104,6 +123,15 @@ class Strategy:
     length: Length = attrs.field(default=Length(), validator=_is_a(Length))
     drafters: tuple[DrafterUse, ...] = attrs.field(default=(), validator=_all_are(DrafterUse))
     identity: Identity = attrs.field(default=Identity(), validator=_is_a(Identity))
+
+    @property
+    def named_drafters(self) -> dict[str, DrafterUse]:
+        """The drafters by name, in order; one that is used twice gets a number behind its name."""
+        named: dict[str, DrafterUse] = {}
+        for use in self.drafters:
+            names = itertools.chain([use.use], (f"{use.use}#{count}" for count in itertools.count(2)))
+            named[next(name for name in names if name not in named)] = use
+        return named
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Strategy:
@@ -136,7 +164,7 @@ def structure(data: Mapping[str, Any], cls: type[T], where: str) -> T:
         raise InvalidStrategy(f"{where}: {error}") from error
 
 
-@functools.cache  # it writes code for every class that it meets
+@functools.cache
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for scalar in (int, float, str, bool):
@@ -183,9 +211,7 @@ def _first_problem(error: BaseException, path: str = "") -> str:
 
 def shipped() -> dict[str, Path]:
     """Return the strategies that come with specframe, by name."""
-    here = Path(__file__).resolve().parent
-    roots = (here / "_manifests", here.parent / "manifests")  # in a wheel; in a checkout
-    folder = next((root / "strategies" for root in roots if (root / "strategies").is_dir()), None)
+    folder = data_folder("_manifests/strategies", "manifests/strategies")
     return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from specframe.errors import CacheError
+
 if TYPE_CHECKING:
     import torch
 
@@ -22,11 +24,15 @@ class Ticket(NamedTuple):
     epoch: int
 
 
+GRANULE = 64  # keys are shown to attention in multiples of so many, under a block kernel
+
+
 class Kernel(NamedTuple):
     """A kernel contract: how the forwards are run whose rows are read.
 
-    ``width``: the rows that each of them has, or None for rows as they come (``single``); ``is_certified``: on this machine
-    rows were found not to depend, to the bit, on what stands in the others; ``note``: why less is promised than could be.
+    ``width``: the rows that each of them has, over keys padded to a multiple of 64, or None for rows as they come
+    (``single``); ``is_certified``: on this machine rows were found not to depend, to the bit, on what stands in the others;
+    ``note``: why less is promised than could be.
     """
 
     width: int | None = None
@@ -35,6 +41,25 @@ class Kernel(NamedTuple):
 
     def __str__(self) -> str:
         return "single" if self.width is None else f"block:{self.width}"
+
+    def most_ids(self, num_committed: int) -> int | None:
+        """Return how many ids the next block may hold, None for any number.
+
+        Attention sums over its padded keys, and in which order depends on how many there are. So a row counts only where a
+        block that began at it would be padded to the same length, which is what plain decoding computes.
+        """
+        if self.width is None:
+            return None
+        return min(self.width, 1 + -(num_committed + self.width) % GRANULE)
+
+    def check(self, num_committed: int, num_ids: int) -> None:
+        """Raise ``CacheError`` where a call after ``num_committed`` ids may not hold ``num_ids``."""
+        most_ids = self.most_ids(num_committed)
+        if most_ids is not None and num_ids > most_ids:
+            raise CacheError(
+                f"a call under kernel '{self}' after {num_committed} ids takes at most {most_ids}, the pending one "
+                f"included; it got {num_ids}"
+            )
 
 
 SINGLE = Kernel()
@@ -86,7 +111,10 @@ class TargetSession(Protocol):
         """Raise ``CacheError`` unless the cache stands for exactly these ids; asked after each round when debugging."""
 
     def close(self) -> None:
-        """Roll back what is provisional and end the session; the committed prefix may serve a later request."""
+        """Roll back what is provisional and end the session; the committed prefix may serve a later request.
+
+        Where that fails, the engine calls the target's ``reset``.
+        """
 
 
 class Target(Protocol):
@@ -105,8 +133,9 @@ class Target(Protocol):
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TargetSession:
         """Start a session; ``max_tokens`` is the longest sequence that it may hold, prompt included, for reservation.
 
-        ``kernel``: one that ``kernel`` returned; a proposal has at most ``width - 1`` tokens then.
+        ``kernel``: one that ``kernel`` returned; a proposal has at most ``width - 1`` tokens then. A session that is still
+        open was interrupted before it could be closed: it is ended.
         """
 
     def reset(self) -> None:
-        """Forget every cached prefix and free its memory."""
+        """Forget every cached prefix and free its memory; a session that is still open is ended."""

@@ -12,13 +12,16 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from specframe.errors import TargetError
+
 _SPACE_MARK = "\u2581"  # sentencepiece's visible space
 
 
 class TokenBytes:
     """The bytes that each id adds to the text; special ids add none. Made on demand and kept.
 
-    The first id of a text may add other bytes (``first``): sentencepiece models drop the space of their dummy prefix.
+    The first id of a text may add other bytes (``first``): sentencepiece models drop the space of their dummy prefix. Raises
+    ``TargetError`` where the tokenizer fails.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -40,7 +43,7 @@ class TokenBytes:
     def __getitem__(self, token: int) -> bytes:
         found = self._table.get(token)
         if found is None:
-            found = self._table[token] = self._make(token)
+            found = self._table[token] = self._asked(self._make, token)
         return found
 
     def is_special(self, token: int) -> bool:
@@ -52,8 +55,18 @@ class TokenBytes:
         if self._drops_first_marks and not self.is_special(token):
             return self[token].replace(b" ", b"")
         if self._convert == self._by_decoding and not self.is_special(token):
-            return str(self._tokenizer.decode([token], clean_up_tokenization_spaces=False)).encode()
+            return self._asked(self._alone, token)
         return self[token]
+
+    def _asked(self, ask: Callable[[int], bytes], token: int) -> bytes:
+        """Ask the tokenizer; its failure is the target's."""
+        try:
+            return ask(token)
+        except Exception as error:
+            raise TargetError(f"the tokenizer failed on id {token} ({type(error).__name__}: {error})") from error
+
+    def _alone(self, token: int) -> bytes:
+        return str(self._tokenizer.decode([token], clean_up_tokenization_spaces=False)).encode()
 
     def _make(self, token: int) -> bytes:
         if token in self._special_ids:

@@ -16,12 +16,12 @@ from transformers.cache_utils import Cache
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specframe.attention import AttentionSwap
-from specframe.cache import GRANULE, TransactionalCache
+from specframe.cache import TransactionalCache
 from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
 from specframe.kernel import circumstances, grant
 from specframe.proposal import TargetFacts
-from specframe.target import SINGLE, Kernel, Ticket, Verification
-from specframe.views import ModelViews
+from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
+from specframe.views import Loans, ModelViews
 
 _REVERSIBLE_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
@@ -45,6 +45,7 @@ class TransformersTarget:
         self._attention = AttentionSwap(model)
         self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
+        self.loans = Loans()
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
         self._cache_made_by: tuple[Any, ...] = ()
@@ -61,7 +62,7 @@ class TransformersTarget:
 
     def views(self, names: frozenset[str]) -> ModelViews:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
-        return ModelViews(self.model, names)
+        return ModelViews(self.model, names, self.loans)
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Return the weights, a tied one as often as it is used, and the cache's buffers."""
@@ -88,8 +89,12 @@ class TransformersTarget:
         return self._kernels[key]
 
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TransformersSession:
-        """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten."""
+        """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten.
+
+        One that is still open was interrupted before it could be closed: it is ended.
+        """
         check_evaluating(self.model)
+        self.cache.abandon()
         made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
         if made_by != self._cache_made_by:
             self.reset()
@@ -98,10 +103,11 @@ class TransformersTarget:
         limit = self.facts.context_limit
         self.cache.reserve((max_tokens if limit is None else min(max_tokens, limit)) + (kernel.width or 0))
         self._rope.restore()
-        return TransformersSession(self, request_id, kernel.width)
+        return TransformersSession(self, request_id, kernel)
 
     def reset(self) -> None:
-        """Forget the cached prefix and free its memory."""
+        """Forget the cached prefix and free its memory; a session that is still open is ended."""
+        self.cache.abandon()
         self.cache.release()
         self._prompt_row = None
 
@@ -155,11 +161,12 @@ class _RopeState:
 class TransformersSession:
     """One generation on a transformers target."""
 
-    def __init__(self, target: TransformersTarget, request_id: int, width: int | None) -> None:
-        self._target, self._request_id, self._width = target, request_id, width
+    def __init__(self, target: TransformersTarget, request_id: int, kernel: Kernel) -> None:
+        self._target, self._request_id, self._kernel = target, request_id, kernel
         self._cache = target.cache
         self._transaction = self._cache.begin()
         self.epoch = 0
+        target.loans.begin()
 
     @property
     def num_committed(self) -> int:
@@ -174,27 +181,28 @@ class TransformersSession:
     def prefill(self, ticket: Ticket, prompt_ids: Sequence[int]) -> Verification:
         """Feed the part of the prompt that is not cached and return the row that predicts the first token."""
         self._check(ticket)
+        self._check_weights(ticket)
         prompt, target = tuple(prompt_ids), self._target
         num_shared = _shared_length(self._cache.ids[: self._cache.num_committed], prompt)
         known = target._prompt_row
         if num_shared == len(prompt) and known is not None and known[0] == prompt:
             self._transaction.cut_to(num_shared)
             return Verification(known[1].clone(), num_forwards=0)
-        chunk_size = target.prefill_chunk if self._width is None else GRANULE
+        chunk_size = target.prefill_chunk if self._kernel.width is None else GRANULE
         limit = target.facts.speculation_limit
         if limit is not None and max(len(prompt), self._cache.num_committed) > limit:
             num_shared, chunk_size = 0, len(prompt)  # keys of calls of different lengths do not fit together
         self._transaction.cut_to(min(num_shared, len(prompt) - 1))  # the last id is fed again: its row is read
         num_forwards = 0
         # Rows that are read come from one kernel: in blocks, the last id is fed as the first pending one.
-        num_unread = 0 if self._width is None else len(prompt) - 1
+        num_unread = 0 if self._kernel.width is None else len(prompt) - 1
         while (start := self._cache.num_committed) < len(prompt):
             if start < num_unread:
                 chunk = prompt[start : min(start + chunk_size, num_unread)]
                 logits = self._feed(ticket, chunk, num_rows=0, shape=GRANULE)
             else:
                 chunk = prompt[start : start + chunk_size]
-                logits = self._feed(ticket, chunk, num_rows=1, shape=self._width)
+                logits = self._feed(ticket, chunk, num_rows=1, shape=self._kernel.width)
             self._transaction.commit_prefix(len(chunk))
             num_forwards += 1
         target._prompt_row = (prompt, logits.clone())
@@ -206,14 +214,12 @@ class TransformersSession:
     ) -> Verification:
         """Feed the pending id and the proposal; row i predicts proposal i, the last row the extra token."""
         self._check(ticket)
+        self._check_weights(ticket)
         if self._cache.num_provisional:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
         ids = (pending, *proposal)
-        if self._width is not None and len(ids) > self._width:
-            raise CacheError(
-                f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more"
-            )
-        return Verification(self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._width))
+        self._kernel.check(self.num_committed, len(ids))
+        return Verification(self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._kernel.width))
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Commit the first ``num_tokens`` of what was fed and roll back the rest."""
@@ -226,8 +232,9 @@ class TransformersSession:
         self._cache.check(ids)
 
     def close(self) -> None:
-        """Roll back what is provisional and give the cache back."""
+        """Roll back what is provisional and give the cache back; if that fails, the cache has forgotten everything."""
         self.epoch += 1
+        self._target.loans.written()  # noted before somebody may write who is allowed to
         self._transaction.finalize()
 
     def _feed(self, ticket: Ticket, ids: Sequence[int], *, num_rows: int, shape: int | None) -> torch.Tensor:
@@ -249,6 +256,15 @@ class TransformersSession:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)
         end = len(logits) - num_padding
         return logits[end - num_rows : end] if num_rows else logits[:0]
+
+    def _check_weights(self, ticket: Ticket) -> None:
+        written = self._target.loans.written()
+        if written is not None:
+            raise TargetError(
+                f"a drafter wrote into the target's {written}, which it may only read, so that this is another model now; "
+                "leave that drafter out, and load the model again",
+                round_id=ticket.round_id,
+            )
 
     def _check(self, ticket: Ticket) -> None:
         if ticket.request_id != self._request_id or ticket.epoch != self.epoch:

@@ -13,18 +13,49 @@ from specframe.errors import PluginError, UnsupportedModel
 M = TypeVar("M", bound=torch.nn.Module)
 
 
-class ModelViews:
-    """The views of one model that a drafter declared; see ``proposal.Views``."""
+class Loans:
+    """The tensors of a model that drafters may read, and whether one was written while a generation ran.
 
-    def __init__(self, model: PreTrainedModel, names: frozenset[str]) -> None:
+    torch has no read-only tensors, but it counts the writes into one, through whichever alias. The caller's own writes
+    between generations are the caller's business: ``begin`` takes the counts of then.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        self._counts: dict[int, int] = {}
+        self._written: str | None = None
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Note a tensor that is lent. One that torch does not count for, made in inference mode, is not watched."""
+        if not tensor.is_inference():
+            self._tensors[id(tensor)] = name, tensor
+            self._counts[id(tensor)] = tensor._version
+
+    def begin(self) -> None:
+        """Watch from now on."""
+        self._counts = {key: tensor._version for key, (_, tensor) in self._tensors.items()}
+
+    def written(self) -> str | None:
+        """Return what was written, or None; once something was, the model stays another one than it was."""
+        if self._written is None:
+            changed = (name for key, (name, tensor) in self._tensors.items() if tensor._version != self._counts[key])
+            self._written = next(changed, None)
+        return self._written
+
+
+class ModelViews:
+    """The views of one model that a drafter declared; see ``proposal.Views``. ``loans`` notes what is read."""
+
+    def __init__(self, model: PreTrainedModel, names: frozenset[str], loans: Loans | None = None) -> None:
         self._model, self._names = model, names
+        self._loans = loans if loans is not None else Loans()
 
     @property
     def embeddings(self) -> torch.Tensor:
         """The input embeddings, ``[vocab, hidden]``."""
         self._check("embeddings")
         embeddings: Any = self._model.get_input_embeddings()
-        return _lent(embeddings.weight)
+        return self._lend("embeddings", embeddings.weight)
 
     @property
     def head(self) -> torch.Tensor:
@@ -33,12 +64,19 @@ class ModelViews:
         head: Any = self._model.get_output_embeddings()
         if getattr(head, "bias", None) is not None:
             raise UnsupportedModel(f"the head of {type(self._model).__name__} has a bias, which cannot be lent alone")
-        return _lent(head.weight)
+        return self._lend("head", head.weight)
 
     def first_layers(self, num_layers: int) -> PreTrainedModel:
         """Return a model of the first layers and the head; modules are the target's own, and stay as they are."""
         self._check("layers")
-        return first_layers(self._model, num_layers)
+        short = first_layers(self._model, num_layers)
+        for weight in short.parameters():
+            self._loans.add("layers", weight)
+        return short
+
+    def _lend(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        self._loans.add(name, weight)
+        return weight.detach()  # so that nothing that a drafter does with it asks for gradients
 
     def _check(self, name: str) -> None:
         if name not in self._names:
@@ -74,10 +112,6 @@ def first_layers(model: PreTrainedModel, num_layers: int) -> PreTrainedModel:
     for module in (short, short_base):
         module.__dict__["config"] = config
     return short
-
-
-def _lent(weight: torch.Tensor) -> torch.Tensor:
-    return weight.detach()  # so that nothing that a drafter does with it asks for gradients
 
 
 def _is_stack(module: torch.nn.Module, num_layers: int) -> bool:

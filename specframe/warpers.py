@@ -14,7 +14,7 @@ import numpy as np
 from specframe.distribution import Floats, Ids
 
 if TYPE_CHECKING:
-    from specframe.policy import SamplingPolicy
+    from specframe.sampling import SamplingPolicy
 
 Warper = Callable[[Ids, Floats], tuple[Ids, Floats]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from transformers import (
 from transformers.masking_utils import eager_mask
 
 from specframe import Engine, Length, Strategy, TransformersTarget
+from specframe.testing import byte_tokenizer
 from specframe.testing import random_table as random_table  # the table that most tests use
 
 KINDS = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "gpt2")
@@ -88,6 +90,17 @@ def tiny_model(kind: str = "llama", *, dtype: torch.dtype = torch.float64, windo
             else:
                 parameter.data.normal_(0, 0.3)
     return model
+
+
+def save_model(folder: Path, **options: Any) -> Path:
+    """Save a tiny model with the byte tokenizer, a chat template and two end-of-sequence ids."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    arguments = {"vocab_size": len(tokenizer), "dtype": torch.float32, **ids, **options}
+    tiny_model(**arguments).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def full_precision_attention(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -71,6 +72,27 @@ def test_grouped_heads_with_a_mask_equal_the_librarys_attention(on_cpu, num_grou
     expected, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
     assert found.shape == expected.shape
     assert torch.allclose(found.as_subclass(torch.Tensor), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [1, 3, 17, 100, 513, 2049])
+@pytest.mark.usefixtures("plain_sdpa")
+def test_one_row_in_half_precision_is_the_librarys_to_the_bit(dtype, length):
+    """Plain decoding must stay everybody's: the heads of a group may share their keys only where no bit changes."""
+    query, key, value = (tensor.to(dtype) for tensor in tensors(3, 1, length))
+    module = SimpleNamespace(num_key_value_groups=3)
+    found, _ = attention(module, query, key, value, None)
+    expected, _ = sdpa_attention_forward(module, query, key, value, None)
+    assert torch.equal(found, expected)
+
+
+def test_one_row_on_an_accelerator_is_the_librarys_own_function():
+    """What was shown for the kernel of one device says nothing of another's."""
+    query, key, value = (tensor.bfloat16() for tensor in tensors(2, 1))
+    module = SimpleNamespace(num_key_value_groups=2)
+    with patch.object(own, "sdpa_attention_forward") as library:
+        library.return_value = ("the library's", None)
+        assert attention(module, query.as_subclass(Elsewhere), key, value, None) == ("the library's", None)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import specframe
-from specframe import stats
+from specframe import DrafterUse, Strategy, stats
 from specframe._version import __version__
 from specframe.cli import main
 from specframe.errors import GenerationError, InvalidRequest, UnknownName
@@ -82,18 +83,23 @@ class FakeEngine:
         self.arguments: dict[str, Any] = {}
         self.then: Callable[[], None] = lambda: None
         self.streams: list[FakeStream] = []
+        self.results: list[Any] = []
 
     def load(self, model: str, **arguments: Any) -> FakeEngine:
         self.loaded = {"model": model, **arguments}
         return self
 
-    def generate(self, prompt: Any, *, n: int, **arguments: Any) -> Any:
+    def take(self, prompt: Any, arguments: dict[str, Any]) -> None:
         self.prompt, self.arguments = prompt, arguments
+        self.cancel = arguments.pop("cancel")
+
+    def generate(self, prompt: Any, *, n: int, **arguments: Any) -> Any:
+        self.take(prompt, arguments)
         self.then()
-        return [RESULT] * n
+        return self.results or [RESULT] * n
 
     def stream(self, prompt: Any, **arguments: Any) -> FakeStream:
-        self.prompt, self.arguments = prompt, arguments
+        self.take(prompt, arguments)
         self.streams.append(FakeStream(self.then))
         return self.streams[-1]
 
@@ -156,28 +162,19 @@ def test_the_version_is_told(run: Callable[..., Outcome]) -> None:
     assert run("--version") == (0, f"specframe {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [(), ("generate",), ("plugins",)], ids=["specframe", "generate", "plugins"])
-def test_help_fits_80_columns(run: Callable[..., Outcome], command: tuple[str, ...]) -> None:
-    """Nothing is cut off and nothing runs over."""
-    outcome = run(*command, "--help")
-
-    assert outcome.code == 0
-    assert max(map(len, outcome.out.splitlines())) <= 80
-    assert "…" not in outcome.out
-
-
 def test_only_what_was_given_is_passed_on(run: Callable[..., Outcome], engine: FakeEngine) -> None:
     """No sampling value is implied: the engine's own defaults hold."""
     run("generate", "Hello")
 
     assert engine.loaded.pop("trust_remote_code") is False
-    assert engine.loaded == {"model": "demo", "strategy": "none", "dtype": None, "device": None, "kernel": None}
+    assert engine.loaded == {"model": "demo", "strategy": Strategy(), "dtype": None, "device": None}
     assert engine.prompt == "Hello"
     assert engine.arguments == {"max_new_tokens": 256, "log_probs": False}
 
 
-def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: FakeEngine, tmp_path: Path) -> None:
     """Options carry the names of the Python API."""
+    (tmp_path / "mine.toml").write_text('kernel = "single"\n[[drafters]]\nuse = "prompt_lookup"\n')
     sampling: dict[str, int | float] = {
         "temperature": 0.7,
         "top_k": 40,
@@ -192,12 +189,21 @@ def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: Fa
         "seed": 7,
     }
     words = [word for name, value in sampling.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    where = ("--target", "some/folder", "--strategy", "mine.toml", "--dtype", "bfloat16", "--kernel", "block:8")
+    strategy = (
+        "--strategy",
+        str(tmp_path / "mine.toml"),
+        "--option",
+        "prompt_lookup.max_ngram=3",
+        "--kernel",
+        "block:8",
+    )
+    where = ("--target", "some/folder", "--dtype", "bfloat16", *strategy)
     rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs", "--trust-remote-code")
 
     assert run("generate", "Hello", *words, *where, *rest).code == 0
-    loaded = {"model": "some/folder", "strategy": "mine.toml", "dtype": "bfloat16", "device": None, "kernel": "block:8"}
-    assert engine.loaded == {**loaded, "trust_remote_code": True}
+    expected = Strategy("mine", kernel="block:8", drafters=(DrafterUse("prompt_lookup", {"max_ngram": 3}),))
+    assert engine.loaded.pop("trust_remote_code") is True
+    assert engine.loaded == {"model": "some/folder", "strategy": expected, "dtype": "bfloat16", "device": None}
     assert engine.arguments == {**sampling, "stop": ["END", "\n\n"], "max_new_tokens": 16, "log_probs": True}
 
 
@@ -292,14 +298,61 @@ def test_an_error_is_one_readable_line(run: Callable[..., Outcome], engine: Fake
     [
         (("--system", "x"), "'system' needs a chat template (got 'x'); add --chat"),
         (("--log-probs",), "'log_probs' are part of the JSON output (got True); add --json"),
+        (("--top-p", "1.5"), "'top_p' must be > 0 and <= 1 (got 1.5)"),
+        (("--max-new-tokens", "-1"), "'max_new_tokens' must be an integer >= 0 (got -1)"),
+        (("--n", "0"), "'n' must be an integer >= 1 (got 0)"),
+        (("--stop", ""), "'stop' must hold non-empty strings (got ('',))"),
+        (("--dtype", "int8"), "'dtype' must be one of float32, float64, bfloat16, float16 (got 'int8')"),
+        (("--kernel", "blok"), "'kernel' must be auto, single, block, or block:W with 2 to 64 rows (got 'blok')"),
+        (
+            ("--strategy", "promt_lookup"),
+            "unknown strategy 'promt_lookup'; did you mean 'prompt_lookup'? installed: draft_model, grammar, none, "
+            "prompt_lookup",
+        ),
+        (
+            ("--strategy", "prompt_lookup", "--option", "prompt_lookup.max_ngram=many"),
+            "options of drafter 'prompt_lookup': 'max_ngram' must be of type int (got 'many')",
+        ),
     ],
 )
-def test_options_that_contradict_are_refused_before_loading(
+def test_a_slip_is_told_before_loading(
     run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], message: str
 ) -> None:
     """Such a mistake costs no load."""
     assert run("generate", "Hi", *arguments) == (2, "", f"error: {message}\n")
     assert engine.loaded == {}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", "Hi", "--strategy", "prompt_lookup", "--top-p", "1.5"),
+        ("generate", "Hi", "--strategy", "grammar", "--option", "prompt_lookup.max_ngram=x"),
+        ("certify", "prompt_lookup", "--option", "prompt_lookup.max_ngram=x"),
+    ],
+)
+def test_a_slip_costs_no_imports(arguments: tuple[str, ...]) -> None:
+    """Torch and transformers take seconds to import, and none of their code is needed to see a slip."""
+    code, _, modules = run_alone(*arguments)
+    assert code == 2
+    assert {"torch", "transformers"}.isdisjoint(modules)
+    assert "specframe" in modules
+
+
+def run_alone(*arguments: str) -> tuple[int, str, list[str]]:
+    """Run the command line in a process of its own; return its status, its output, and the modules that were imported."""
+    code = (
+        "import sys\n"
+        "from specframe.cli import main\n"
+        "sys.argv = ['specframe', *sys.argv[1:]]\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as exit_:\n"
+        "    print(exit_.code or 0, *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    status, *modules = done.stderr.splitlines()[-1].split()
+    return int(status), done.stdout, modules
 
 
 @pytest.mark.parametrize("is_variable", [False, True])
@@ -360,6 +413,49 @@ def test_ctrl_c_ends_cleanly(run: Callable[..., Outcome], engine: FakeEngine) ->
     assert engine.streams[0].is_closed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_terminal", "shown"),
+    [((), True, "Grüße\n\n"), ((), False, "Grüße\n\n"), (("--json",), False, '"text": "Grüße\\n"')],
+    ids=["streamed", "text", "json"],
+)
+def test_ctrl_c_shows_the_text_so_far(
+    run: Callable[..., Outcome], engine: FakeEngine, arguments: tuple[str, ...], is_terminal: bool, shown: str
+) -> None:
+    """The signal cancels the generation, whose result is printed; the status says that somebody interrupted it."""
+    before = signal.getsignal(signal.SIGINT)
+    engine.then = lambda: signal.raise_signal(signal.SIGINT)
+    outcome = run("generate", "Hi", *arguments, terminal=is_terminal)
+
+    assert outcome.code == 130
+    assert shown in outcome.out
+    assert engine.cancel.is_cancelled
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_round(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """A target that hangs must not keep a person from leaving."""
+
+    def press_twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    engine.then = press_twice
+
+    assert run("generate", "Hi") == (130, "", "")
+
+
+def test_generations_that_ctrl_c_left_out_are_not_shown(run: Callable[..., Outcome], engine: FakeEngine) -> None:
+    """Of several generations the text shows those that began, the JSON all."""
+    begun = SimpleNamespace(**{**vars(RESULT), "finish_reason": "cancelled"})
+    unbegun = SimpleNamespace(**{**vars(begun), "text": "", "token_ids": ()})
+    engine.results = [RESULT, begun, unbegun]
+    outcome = run("generate", "Hi", "--n", "3")
+
+    assert outcome.out == "Grüße\n\n" * 2
+    assert "cancelled]" in outcome.err
+    assert len(json.loads(run("generate", "Hi", "--n", "3", "--json").out)["results"]) == 3
+
+
 def test_plugins_are_listed_as_json(run: Callable[..., Outcome], strangers: Path) -> None:
     """Names, origin, options with their defaults, grammars, and the reason why one is broken."""
     found = {plugin["name"]: plugin for plugin in json.loads(run("plugins", "--json").out)["plugins"]}
@@ -414,19 +510,10 @@ def test_plugins_are_listed_as_text(
 
 def test_listing_plugins_loads_no_model_library() -> None:
     """With the first-party plugin listed, neither torch nor transformers nor numpy is imported."""
-    code = (
-        "import sys\n"
-        "from specframe.cli import main\n"
-        "sys.argv = ['specframe', 'plugins', '--json']\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit:\n"
-        "    print(*sys.modules, file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    _, out, modules = run_alone("plugins", "--json")
 
-    assert "prompt_lookup" in [plugin["name"] for plugin in json.loads(done.stdout)["plugins"]]
-    assert {"torch", "transformers", "numpy"}.isdisjoint(done.stderr.split())
+    assert "prompt_lookup" in [plugin["name"] for plugin in json.loads(out)["plugins"]]
+    assert {"torch", "transformers", "numpy"}.isdisjoint(modules)
 
 
 def test_a_closed_pipe_is_silent() -> None:
@@ -490,3 +577,14 @@ def test_grammar_files_that_cannot_be_read_are_told(
     assert outcome.code == 2
     assert engine.loaded == {}
     assert f"error: 'json_schema' {message}" in outcome.err
+
+
+def test_a_drafters_skeleton_is_written_once(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    """The second time it says that it is there, and writes nothing."""
+    arguments = ("new-drafter", "best-guess", "--output", str(tmp_path), "--json")
+    record = json.loads(run(*arguments).out)
+    assert record["folder"] == str(tmp_path / "specframe-best-guess")
+    assert "specframe_best_guess.py" in record["files"]
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert "nothing was written" in json.loads(outcome.out)["error"]

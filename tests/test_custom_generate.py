@@ -9,8 +9,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from models import PROMPT, library_greedy, shared_model, tiny_model
+from models import PROMPT, library_greedy, save_model, shared_model, tiny_model
 from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
     DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
@@ -21,7 +23,7 @@ from transformers import (
 )
 from transformers.generation import logits_process as library
 
-from specframe import DrafterUse, InvalidRequest, Length, Strategy, as_custom_generate
+from specframe import DrafterUse, IncompatibleManifest, InvalidRequest, Length, Strategy, as_custom_generate
 from specframe.custom_generate import _policy
 from specframe.policy import Pipeline
 from specframe.prefix import Prefix
@@ -388,3 +390,18 @@ def test_a_grammar_holds_under_generate():
     assert re.fullmatch("(?:é|x){2}, done", tokenizer.decode(found[0], skip_special_tokens=True))
     with pytest.raises(InvalidRequest, match="'regex' needs a target with a tokenizer"):
         model.generate(**arguments(prompt), custom_generate=as_custom_generate("none"), spec_regex="a")
+
+
+def test_a_draft_model_is_told_that_it_needs_the_tokenizer(tmp_path, monkeypatch):
+    """Only generate has the tokenizer, so the remedy of the rule alone would lead nowhere."""
+    monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "cache"))
+    save_model(tmp_path / "target")
+    draft = save_model(tmp_path / "draft", num_hidden_layers=1)
+    target = AutoModelForCausalLM.from_pretrained(tmp_path / "target")
+    drafted = as_custom_generate(Strategy(drafters=(DrafterUse("draft_model", {"model": str(draft)}),)))
+    with pytest.raises(IncompatibleManifest, match="tokenizer-known") as error:
+        target.generate(**arguments(), custom_generate=drafted)
+    assert "give it as spec_tokenizer=" in error.value.__notes__[-1]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "target")
+    ids = target.generate(**arguments(), custom_generate=drafted, spec_tokenizer=tokenizer)
+    assert ids.tolist() == target.generate(**arguments()).tolist()

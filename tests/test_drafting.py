@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 
+import attrs
 import pytest
 import torch
 from models import engine_on, random_table
 
-from specframe import DrafterExhausted, ProposalError
+from specframe import DrafterExhausted, DrafterUse, Engine, Length, Needs, OverBudget, ProposalError, Strategy
+from specframe.plugins import Plugin, Plugins, register_drafter
 from specframe.testing import Adversary, Faulty, LogitsDrafter, Oracle, RandomOffers
 
 SAMPLINGS = [{}, {"temperature": 0.9, "seed": 5}]
@@ -286,3 +288,145 @@ def test_an_event_never_quotes_what_a_drafter_says():
     engine = engine_on(random_table(), Faulty("propose", 0, error=ValueError("secret prompt")))
     result = engine.generate([1, 2], max_new_tokens=6)
     assert "secret" not in repr(result.events)
+
+
+class Slow(Oracle):
+    """Takes seconds of a clock for every proposal, more from one round on, and for other calls if told so."""
+
+    def __init__(self, continuation, slow_round, seconds=0.03, commit_s=0.0):
+        super().__init__(continuation)
+        self.now, self.slow_round, self.seconds, self.commit_s = 0.0, slow_round, seconds, commit_s
+
+    def clock(self):
+        return self.now
+
+    def open(self, request):
+        session = super().open(request)
+        propose, commit = session.propose, session.commit
+
+        def slowly(round):
+            propose(round)
+            self.now += self.seconds if session.num_rounds > self.slow_round else 0.01
+
+        def take(taken):
+            commit(taken)
+            self.now += self.commit_s
+
+        session.propose, session.commit = slowly, take
+        return session
+
+
+def on_budget(drafter, budget_ms, *others):
+    uses = (DrafterUse("slow", budget_ms=budget_ms), *(DrafterUse(f"d{index}") for index in range(len(others))))
+    given = {"slow": drafter, **{f"d{index}": other for index, other in enumerate(others)}}
+    strategy = Strategy(drafters=uses, length=Length(max_tokens=3))
+    return Engine(random_table(), given, strategy=strategy, clock=drafter.clock, debug=True)
+
+
+def test_a_drafter_over_its_budget_is_off_for_the_request(caplog):
+    """A drafter that became slow would slow every round; what it proposed before it was seen is verified all the same."""
+    expected = expected_ids({})
+    drafter = Slow(expected, slow_round=2)
+    engine = on_budget(drafter, 20)
+    with caplog.at_level(logging.WARNING, logger="specframe"):
+        result = engine.generate([1, 2], max_new_tokens=14)
+    assert result.token_ids == expected
+    assert [record.num_accepted for record in result.records] == [0, 3, 3, 3, 0]
+    assert [tuple(event) for event in result.events] == [
+        (3, "slow", "switched off: propose took longer than its budget")
+    ]
+    assert drafter.sessions[0].is_closed
+    assert "a proposal took 30 ms, of the 20 ms that 'budget_ms' allows" in caplog.text
+    assert caplog.records[0].exc_info is None
+    drafter.slow_round = 99
+    assert engine.generate([1, 2], max_new_tokens=14).events == ()
+
+
+@pytest.mark.parametrize("budget_ms", [None, 30, 30.5])
+def test_a_drafter_within_its_budget_stays(budget_ms):
+    """The budget itself is within it; without one there is none, however long it takes."""
+    expected = expected_ids({})
+    seconds = 99.0 if budget_ms is None else 0.03
+    result = on_budget(Slow(expected, slow_round=0, seconds=seconds), budget_ms).generate([1, 2], max_new_tokens=14)
+    assert (result.token_ids, result.events) == (expected, ())
+
+
+def test_the_budget_is_of_a_proposal():
+    """Commits and opening have to be done by whoever follows the text, and are not what is promised to be fast."""
+    expected = expected_ids({})
+    result = on_budget(Slow(expected, slow_round=99, commit_s=5.0), 20).generate([1, 2], max_new_tokens=14)
+    assert (result.token_ids, result.events) == (expected, ())
+
+
+def test_the_others_go_on_when_one_drafter_is_late():
+    """In the very round in which the late one is switched off, too."""
+    expected = expected_ids({})
+    result = on_budget(Slow([], slow_round=0), 20, Oracle(expected)).generate([1, 2], max_new_tokens=14)
+    assert result.token_ids == expected
+    assert result.records[1].num_accepted == 3
+    assert [event.drafter for event in result.events] == ["slow"]
+
+
+def test_a_drafter_that_says_itself_that_it_is_late_is_off_in_the_same_way():
+    """A worker's answer that does not come is told by whoever waits for it."""
+    engine = engine_on(random_table(), Faulty("propose", 1, inner=Oracle(expected_ids({})), error=OverBudget("late")))
+    result = engine.generate([1, 2], max_new_tokens=14)
+    assert result.token_ids == expected_ids({})
+    assert [event.message for event in result.events] == ["switched off: propose took longer than its budget"]
+
+
+@attrs.frozen
+class NoOptions:
+    pass
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_drafter_draws_only_if_it_declared_it(draws, rows):
+    """What ``needs`` says decides where a drafter may run, so it must be so."""
+    table = random_table()
+
+    class Drawing(LogitsDrafter):
+        def _proposer(self, request):
+            def propose(round):
+                row = table.row(round.context[:])
+                if rows:
+                    round.draw_rows(row[None])
+                else:
+                    round.draw(row)
+
+            return propose
+
+    plugin = Plugin("mine", "mine-dist", "1")
+    register_drafter(
+        plugin, "mine", lambda options, facts: Drawing(table.row), options=NoOptions, needs=Needs(draws=draws), api=1
+    )
+    engine = Engine(table, strategy=Strategy(drafters=(DrafterUse("mine"),)), plugins=Plugins([plugin]), debug=True)
+    result = engine.generate([1, 2], max_new_tokens=14, temperature=0.9, seed=5)
+    assert result.token_ids == expected_ids(SAMPLINGS[1])
+    assert [event.message for event in result.events] == (
+        [] if draws else ["switched off: propose raised ProposalError"]
+    )
+    assert (result.stats.num_proposed > 0) is draws
+
+
+def test_undeclared_draws_are_told_before_anything_is_drawn():
+    """An author must read what is missing, and where."""
+    errors = []
+
+    class Drawing(LogitsDrafter):
+        def _proposer(self, request):
+            def propose(round):
+                for add in (lambda: round.draw(torch.zeros(12)), lambda: round.draw_rows(torch.zeros(1, 12))):
+                    with pytest.raises(ProposalError) as caught:
+                        add()
+                    errors.append(str(caught.value))
+                assert round.offer(1)
+
+            return propose
+
+    plugin = Plugin("mine", "mine-dist", "1")
+    register_drafter(plugin, "mine", lambda options, facts: Drawing(None), options=NoOptions, needs=Needs(), api=1)
+    engine = Engine(random_table(), strategy="mine", plugins=Plugins([plugin]))
+    assert engine.generate([1, 2], max_new_tokens=3).events == ()
+    assert set(errors) == {"drafter 'mine' draws without declaring it; register it with Needs(draws=True)"}

@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 
 from specframe import TargetError, TransformersTarget, pure
 from specframe.generation import Generation, Request
-from specframe.policy import SamplingPolicy
+from specframe.sampling import SamplingPolicy
 from specframe.stop import as_stop_strings
 from specframe.strategy import Length, Strategy
 from specframe.testing import Adversary, LogitsDrafter, Oracle, RandomOffers, ScriptedRandom, TableTarget

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from specframe.policy import Pipeline, SamplingPolicy
+from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.proposal import Proposal
 from specframe.random import CounterRandom
+from specframe.sampling import SamplingPolicy
 from specframe.testing import LawRow, fractions, integrate, run_verify
 from specframe.verify import Residual, verify
 

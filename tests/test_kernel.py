@@ -173,16 +173,49 @@ def test_room_is_at_most_what_a_block_holds():
     engine = engine_on(random_table(), RandomOffers(0), length=30, kernel="block:4")
     result = engine.generate([1, 2], max_new_tokens=60)
     assert max(record.num_proposed for record in result.records) == 3
-    with pytest.raises(CacheError, match="a block has 4 rows"):
+    with pytest.raises(CacheError, match="'block:4' after 1 ids takes at most 4"):
         session = random_table().open(1, max_tokens=20, kernel=Kernel(4))
         session.prefill(Ticket(1, 0, 0), [1])
         session.verify_linear(Ticket(1, 0, 0), 1, [1, 2, 3, 4])
     target = TransformersTarget(shared_model())
     session = target.open(1, max_tokens=20, kernel=Kernel(2))
     session.prefill(Ticket(1, 0, 0), [1, 2])
-    with pytest.raises(CacheError, match="a block has 2 rows"):
+    with pytest.raises(CacheError, match="'block:2' after 2 ids takes at most 2"):
         session.verify_linear(Ticket(1, 0, 0), 1, [1, 2])
     session.close()
+
+
+@pytest.mark.parametrize("width", [1, 4, 8, 16])
+def test_every_row_that_counts_is_padded_as_in_plain_decoding(width):
+    """A row over 192 keys and the same over 256 differ in their last bits on some processors: the keys of a position must not
+    depend on where its block began.
+    """
+    kernel = Kernel(width)
+
+    def padded(position):
+        return -(-(position + width) // 64) * 64
+
+    for start in range(300):
+        most = kernel.most_ids(start)
+        assert {padded(position) for position in range(start, start + most)} == {padded(start)}
+        assert most == width or padded(start + most) > padded(start)
+    assert SINGLE.most_ids(60) is None
+
+
+def test_blocks_end_where_plain_decoding_is_padded_further():
+    """The rule above in a generation: full blocks in between, shorter ones before a multiple of 64, none across."""
+    model = long_model("llama", torch.float32)
+    plain = engine_on(TransformersTarget(model), kernel="block:8").generate(PROMPT, max_new_tokens=150)
+    engine = engine_on(TransformersTarget(model), Oracle(plain.token_ids), length=30, kernel="block:8")
+    result = engine.generate(PROMPT, max_new_tokens=150)
+    assert result.token_ids == plain.token_ids
+    sizes = [1 + record.num_proposed for record in result.records[1:]]
+    committed = len(PROMPT)
+    for size in sizes[:-1]:
+        assert size == Kernel(8).most_ids(committed)
+        committed += size
+    assert 8 in sizes
+    assert min(sizes[:-1]) < 8
 
 
 def test_a_row_that_depends_on_others_is_found(monkeypatch):

@@ -11,8 +11,9 @@ from transformers.generation import logits_process as library
 
 from specframe.distribution import NotADistribution
 from specframe.errors import GrammarError, InvalidRequest
-from specframe.policy import Pipeline, SamplingPolicy, top_choices
+from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
+from specframe.sampling import SamplingPolicy
 
 V = 40
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as library
 
 import specframe
-from specframe.policy import SamplingPolicy
 from specframe.processors import CountPenalty, build_processors, is_pure, pure
+from specframe.sampling import SamplingPolicy
 
 V = 6
 ids_lists = st.lists(st.integers(0, V - 1), min_size=1, max_size=25)

@@ -307,7 +307,7 @@ def test_needs_are_validated():
 
 
 def request(prompt=(1, 2)):
-    from specframe.policy import SamplingPolicy
+    from specframe.sampling import SamplingPolicy
 
     facts = TargetFacts(vocab_size=V, stop_ids=frozenset(), context_limit=None)
     return DraftRequest(tuple(prompt), facts, SamplingPolicy(), frozenset())
@@ -346,7 +346,7 @@ def test_faulty_drafters_fail_where_they_are_told():
         ("commit", lambda d: d.open(request()).commit(None)),
         ("close", lambda d: d.open(request()).close()),
         ("reset", lambda d: d.reset()),
-        ("drafter_close", lambda d: d.close()),
+        ("close", lambda d: d.close()),
     ):
         with pytest.raises(KeyError):
             call(Faulty(method, error=KeyError("mine")))

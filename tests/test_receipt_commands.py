@@ -38,10 +38,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def load(model: str, **arguments: Any) -> Engine:
         asked.append({"model": model, **arguments})
-        if arguments["strategy"] == "broken":
+        if model == "broken":
             return Engine(table(_fail))
         drafter = Oracle(range(ord("d"), 128), wrong_at=2)
-        return Engine(table(), {"mine": drafter} if arguments["strategy"] == "mine" else {})
+        return Engine(table(), {"mine": drafter} if model == "mine" else {})
 
     monkeypatch.setitem(vars(specframe), "load", load)
     return asked
@@ -55,8 +55,8 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
-def generate(file: Path, *more: str, strategy: str = "mine") -> Result:
-    return run("generate", *GENERATE, "--seed", "5", "--strategy", strategy, "--receipt", str(file), *more)
+def generate(file: Path, *more: str) -> Result:
+    return run("generate", *GENERATE, "--seed", "5", "--target", "mine", "--receipt", str(file), *more)
 
 
 def test_a_receipt_is_written_beside_the_text(made, tmp_path):
@@ -64,7 +64,7 @@ def test_a_receipt_is_written_beside_the_text(made, tmp_path):
     file = tmp_path / "run.json"
     done = generate(file)
     assert done.exit_code == 0
-    assert done.stdout == run("generate", *GENERATE, "--seed", "5", "--strategy", "mine").stdout
+    assert done.stdout == run("generate", *GENERATE, "--seed", "5", "--target", "mine").stdout
     receipt = Receipt.read(file)
     assert (receipt.seed.value, receipt.stats.num_tokens, receipt.is_coarse) == (5, 12, False)
     assert generate(file, "--coarse", "--json").exit_code == 0
@@ -91,14 +91,12 @@ def test_a_receipt_is_shown(made, tmp_path):
 def test_a_run_is_replayed(made, tmp_path):
     """With the same command, without its seed; models and options reach the engine as 'generate' passes them on."""
     file = tmp_path / "run.json"
-    generate(file, "--target", "some/folder", "--dtype", "float32")
-    done = run(
-        "receipt", "replay", str(file), *GENERATE, "--strategy", "mine", "--target", "some/folder", "--dtype", "float32"
-    )
+    generate(file, "--dtype", "float32")
+    done = run("receipt", "replay", str(file), *GENERATE, "--target", "mine", "--dtype", "float32")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("the run repeats itself: ")
     assert made[0] == made[1]
-    as_json = json.loads(run("receipt", "replay", str(file), *GENERATE, "--strategy", "mine", "--json").stdout)
+    as_json = json.loads(run("receipt", "replay", str(file), *GENERATE, "--target", "mine", "--json").stdout)
     assert (as_json["is_same"], as_json["first"]) == (True, None)
 
 
@@ -106,14 +104,12 @@ def test_a_run_that_differs_is_told_with_its_first_difference(made, tmp_path):
     """In what was asked, and in which round and field."""
     file = tmp_path / "run.json"
     generate(file)
-    done = run("receipt", "replay", str(file), "abd", *GENERATE[1:], "--strategy", "none")
+    done = run("receipt", "replay", str(file), "abd", *GENERATE[1:], "--target", "none")
     assert done.exit_code == 1
     assert "inputs: hashes.prompt was prompt-v1:" in done.stdout
     assert "inputs: drafters.given-1 was unknown, now it is None" in done.stdout
     assert "first difference, in round 0: check was" in done.stdout
-    record = json.loads(
-        run("receipt", "replay", str(file), "abd", *GENERATE[1:], "--strategy", "mine", "--json").stdout
-    )
+    record = json.loads(run("receipt", "replay", str(file), "abd", *GENERATE[1:], "--target", "mine", "--json").stdout)
     assert record["is_same"] is False
     assert record["first"]["field"] == "hashes.prompt"
     assert (record["rounds"]["round_id"], record["rounds"]["field"]) == (0, "check")
@@ -164,7 +160,7 @@ def test_a_full_disk_loses_no_text(made, as_json):
 def test_a_run_that_fails_leaves_a_receipt(made, tmp_path, as_json):
     """The text so far, the error, and what happened."""
     file = tmp_path / "run.json"
-    arguments = ("tuv", "--max-new-tokens", "9", "--strategy", "broken", *(["--json"] if as_json else []))
+    arguments = ("tuv", "--max-new-tokens", "9", "--target", "broken", *(["--json"] if as_json else []))
     done = run("generate", *arguments, "--receipt", str(file))
     assert done.exit_code == 2
     assert "error: generation ended early: the table target's forward failed" in done.stderr

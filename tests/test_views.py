@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import PROMPT, shared_model, tiny_model
+from models import PROMPT, engine_on, shared_model, tiny_model
 
-from specframe import PluginError, TransformersTarget, UnsupportedModel
+from specframe import GenerationError, PluginError, TargetError, TransformersTarget, UnsupportedModel
+from specframe.testing import RandomOffers
 from specframe.views import first_layers
 
 
@@ -49,3 +50,82 @@ def test_what_is_registered_on_the_layers_model_stays_there():
     again = first_layers(model, 1)
     model.register_forward_hook(lambda module, args, output: 1 / 0)
     assert torch.equal(again(input_ids=inputs).logits, alone)
+
+
+def lending(method, write):
+    """Return a drafter that writes into the target's weights in one call of a method."""
+
+    class Writing(RandomOffers):
+        def open(self, request):
+            if method == "open":
+                write()
+            session = super().open(request)
+            if method != "open":
+                inner = getattr(session, method)
+
+                def writing(*arguments):
+                    if session.num_rounds >= 1:
+                        write()
+                    return inner(*arguments)
+
+                setattr(session, method, writing)
+            return session
+
+    return Writing(seed=1)
+
+
+@pytest.mark.parametrize("part", ["embeddings", "head", "layers", "parameter"])
+@pytest.mark.parametrize("method", ["open", "propose", "commit", "close"])
+def test_a_write_into_lent_weights_is_never_silent(method, part):
+    """A drafter that writes makes another model, and torch lets it; its text must not pass for the target's."""
+    target = TransformersTarget(tiny_model())
+    views = target.views(frozenset({"embeddings", "head", "layers"}))
+    lent = {
+        "embeddings": lambda: views.embeddings,
+        "head": lambda: views.head[3:5].view(-1),
+        "layers": lambda: next(views.first_layers(1).parameters()),
+        "parameter": lambda: torch.nn.Parameter(views.head, requires_grad=False),
+    }[part]()
+    expected = engine_on(TransformersTarget(tiny_model())).generate(PROMPT, max_new_tokens=12).token_ids
+    engine = engine_on(target, lending(method, torch.no_grad()(lambda: lent.mul_(1.01))))
+    emitted = ()
+    if method != "close":
+        with pytest.raises(
+            GenerationError, match=r"a drafter wrote into the target's (embeddings|head|layers)"
+        ) as caught:
+            engine.generate(PROMPT, max_new_tokens=12)
+        emitted = caught.value.token_ids
+        assert emitted == expected[: len(emitted)]
+    else:
+        assert engine.generate(PROMPT, max_new_tokens=12).token_ids == expected
+    with pytest.raises(TargetError, match="load the model again"):  # whoever asks next is told too
+        engine_on(target).generate(PROMPT, max_new_tokens=3)
+
+
+def test_reading_lent_weights_is_no_write():
+    """A draft computes with them in every round, in inference mode and out of it."""
+    target = TransformersTarget(tiny_model())
+    views = target.views(frozenset({"embeddings", "layers"}))
+    short = views.first_layers(1)
+
+    def read():
+        short(input_ids=torch.tensor([PROMPT]))
+        views.embeddings.sum().item()
+        views.embeddings.clone().zero_()
+
+    engine = engine_on(target, lending("propose", read))
+    assert engine.generate(PROMPT, max_new_tokens=12).events == ()
+    assert engine.generate(PROMPT, max_new_tokens=12).finish_reason == "length"
+
+
+def test_a_caller_may_change_weights_between_generations():
+    """A training loop that samples now and then writes into every weight, and is right to."""
+    model = tiny_model()
+    target = TransformersTarget(model)
+    assert target.views(frozenset({"head"})).head.shape == (64, 32)
+    engine = engine_on(target)
+    engine.generate(PROMPT, max_new_tokens=3)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.5)
+    engine.reset()
+    assert engine.generate(PROMPT, max_new_tokens=3).finish_reason == "length"

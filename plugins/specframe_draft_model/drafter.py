@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe import DrafterExhausted
+from specframe import DrafterExhausted, ProposalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,11 @@ class DraftModelSession:
             # Decided by the row before the draw: to drop a token for what it is would bias the output.
             if self._options.min_confidence and _likeliest(row[self._columns]) < self._options.min_confidence:
                 return
-            token = round.draw(row, network.target_ids)
+            try:
+                token = round.draw(row, network.target_ids)
+            except ProposalError:  # a NaN, which may stand in the cache too
+                network.restart(0)
+                raise
             if token is None or round.room <= 0 or network.end - network.start == self._context_limit:
                 return
             lacking = (token,)

@@ -40,7 +40,8 @@ class Network:
         return tuple(self._cache.ids)
 
     def take(self) -> None:
-        """Become the owner. Raises ``CacheError`` while there is another."""
+        """Become the owner; one that was interrupted before it could give back is none any more."""
+        self._cache.abandon()
         self._transaction = self._cache.begin()
 
     def give_back(self) -> None:

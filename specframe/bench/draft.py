@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from specframe.bench.arms import Arm, EngineArm, TransformersArm
+from specframe.bench.arms import Arm, AssistedArm, EngineArm, TransformersArm
 from specframe.bench.overhead import forward_times
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import WorkItem, read_workload
@@ -152,14 +152,6 @@ def full_head(target: TransformersTarget, arm: EngineArm) -> Any:
     model.generation_config = copy.deepcopy(target.model.generation_config)
     model.set_output_embeddings(target.model.get_output_embeddings())
     return model
-
-
-class AssistedArm(TransformersArm):
-    """transformers' assisted generation; its knobs stand in the assistant's own configuration."""
-
-    def __init__(self, model: Any, assistant: Any) -> None:
-        super().__init__(model, assistant_model=assistant)
-        self.assistant = assistant
 
 
 def assisted(target: TransformersTarget, draft: Any, length: int, threshold: float) -> AssistedArm:

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+NOISE = 0.05  # what an A/A comparison may show
 PROMOTE, KEEP, DELETE = "promote", "keep experimental", "delete"
 
 
@@ -30,6 +31,8 @@ class Gate:
     is_optional: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise ValueError(f"'metric' must be one of {', '.join(METRICS)} (got {self.metric!r})")
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"gate '{self.metric}' must have one of at_least and at_most")
 
@@ -56,7 +59,7 @@ METRICS = {
     "conversation_speed": "`speed` over the conversational strata",
     "peak_bytes": "peak resident bytes over plain decoding's",
     "energy": "energy per token over plain decoding's",
-    "break_even": "least output for which the draft pays (N_min) over the median output of the workload",
+    "break_even": "least output for which the draft pays (N_min) over the median output; of gains beyond the noise alone",
 }
 """What each metric is. Ratios are to plain decoding of the same target by the same engine."""
 
@@ -66,6 +69,7 @@ DEFAULT_GATES = (
         at_least=1.0,
         otherwise=DELETE,
         reason="greedy mismatches under matched identities are the report's first fault: zero, stop positions included",
+        is_optional=True,  # sampling under residual verification gives other texts of the same law
     ),
     Gate("distribution", at_least=1.0, otherwise=DELETE, reason="a biased sampler is no accelerator"),
     Gate("failures", at_most=0.0, otherwise=DELETE, reason="rollback and cancellation must be reliable"),
@@ -97,7 +101,7 @@ DEFAULT_GATES = (
     ),
     Gate(
         "speed_low",
-        at_least=1.05,
+        at_least=1 + NOISE,
         otherwise=KEEP,
         reason="a gain that the noise of a machine explains is none: 5 % is what an A/A comparison may show",
     ),
@@ -114,6 +118,11 @@ DEFAULT_GATES = (
         reason="gains from repetition must not be paid for in conversation",
     ),
 )
+
+
+def default_gates(*, is_greedy: bool) -> tuple[Gate, ...]:
+    """Return the default gates for a plan; greedy decoding says nothing about the law of samples, and asks for nothing."""
+    return tuple(gate for gate in DEFAULT_GATES if not (is_greedy and gate.metric == "distribution"))
 
 
 @attrs.frozen

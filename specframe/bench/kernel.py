@@ -30,7 +30,7 @@ from specframe.strategy import DrafterUse, Length, Strategy
 from specframe.transformers_target import TransformersTarget
 
 KINDS = ("edit", "quote", "json", "chat")
-DRAFT = (DrafterUse("draft_model", {"layers": 8}),)
+DRAFT = (DrafterUse("draft_model"),)
 POSITIONS = (100, 2000)
 
 
@@ -104,10 +104,10 @@ def calls(
         "lookup 7, block:8": own(lookup_strategy(7), "block:8"),
         "lookup 7, block:16": own(lookup_strategy(7), "block:16"),
         "lookup 15, block:16": own(lookup_strategy(15), "block:16"),
-        "first 8 layers draft 3, block:4": own(
+        "draft 3, block:4": own(
             Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:4"
         ),
-        "first 8 layers draft 3, block:8": own(
+        "draft 3, block:8": own(
             Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:8"
         ),
     }
@@ -125,7 +125,7 @@ def calls(
         "control_a_a": timed.compare("library plain again", "library plain"),
         "over_library_plain_bfloat16": over,
         "draft_over_plain_same_kernel_chat": {
-            width: timed.compare(f"first 8 layers draft 3, block:{width}", f"plain, block:{width}", "chat")
+            width: timed.compare(f"draft 3, block:{width}", f"plain, block:{width}", "chat")
             for width in (4, 8)
         },
         "matched_plain_same_kernel": {

@@ -1,7 +1,8 @@
-"""What a strategy costs in bytes: ``python -m specframe.bench.memory -o docs/results/memory.json none draft_model ...``.
+"""What an arm costs in bytes: ``python -m specframe.bench.memory -o docs/results/memory.json none draft_model ...``.
 
-Each strategy runs in a process of its own, which loads, generates once, and is watched from beginning to end: a draft that is
-loaded beside the target may make a peak that steady decoding never shows. Five numbers are kept apart:
+Each arm (a strategy, or transformers' own, see ``specs.py``) runs in a process of its own, which loads, generates once, and is
+watched from beginning to end: a draft that is loaded beside the target may make a peak that steady decoding never shows. Five
+numbers are kept apart:
 
 - artifact: the weight files on disk;
 - logical, deduplicated and incremental: what target and drafters hold, see ``specframe/memory.py``;
@@ -24,10 +25,12 @@ from typing import Any
 
 import psutil
 
+from specframe.errors import LoadError
 from specframe.files import write_whole
 from specframe.memory import holders, max_resident, num_bytes, tensors_of, unknown_of
 
 INTERVAL_S = 0.02
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 PROMPT = [{"role": "user", "content": "Write a short story about a lighthouse."}]
 
 
@@ -64,48 +67,123 @@ class Timeline:
                 return
 
 
-def measure(model: str, strategy: str, *, max_new_tokens: int) -> dict[str, Any]:
-    """Load, generate and tear down in this process, and return all five numbers."""
+def reset_peak_resident() -> bool:
+    """Let the system count this process's peak anew; False where it cannot."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def tracked_peak_resident() -> int | None:
+    """Return the most bytes that this process was resident with since the peak was reset; None where the system tells none."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def measure(
+    model: str, spec: str, *, dtype: str | None, device: str | None, kernel: str | None, max_new_tokens: int
+) -> dict[str, Any]:
+    """Load, generate and tear down in this process; return all five numbers and the seconds that loading took."""
     timeline = Timeline()
     import specframe
+    from specframe.bench.arms import AssistedArm, EngineArm
+    from specframe.bench.specs import LibraryArm, build, parse
+    from specframe.manifest.collector import collect_all
+    from specframe.manifest.source import open_source
+    from specframe.prompt import encode
 
     timeline.mark("libraries imported")
-    target = specframe.load_target(model, dtype="float32")
+    start = time.perf_counter()
+    target = specframe.load_target(model, dtype=dtype, device=device)
+    target_load_s = time.perf_counter() - start
     timeline.mark("target loaded")
-    engine = specframe.Engine(target, strategy=strategy)
+    start = time.perf_counter()
+    arm = build(spec, target, kernel=kernel)
+    drafters_load_s = time.perf_counter() - start
     timeline.mark("drafters made")
-    engine.generate(PROMPT, max_new_tokens=1)
+    prompt_ids = encode(
+        PROMPT if getattr(target.tokenizer, "chat_template", None) else PROMPT[0]["content"], target.facts
+    )
+    arm(prompt_ids, 1)
     timeline.mark("prompt read")
-    engine.generate(PROMPT, max_new_tokens=max_new_tokens)
+    arm(prompt_ids, max_new_tokens)
     timeline.mark("text generated")
-    held_by = holders(engine.target, engine.drafters)
-    found = {**num_bytes(tensors_of(held_by)), "unknown": unknown_of(held_by)}
-    identities = [engine.identity, *engine.draft_identities.values()]
-    artifact = sum(identity.weights.num_bytes or 0 for identity in identities if identity is not None)
-    engine.close()
+    if isinstance(arm, EngineArm):
+        held_by = holders(arm.engine.target, arm.engine.drafters)
+        parts, unknown = tensors_of(held_by), unknown_of(held_by)
+    else:
+        parts, unknown = {"target weights": target.tensors()["weights"]}, ["transformers' cache"]
+        if isinstance(arm, AssistedArm):
+            parts["assistant weights"] = list(arm.assistant.parameters())
+    found = {**num_bytes(parts), "unknown": unknown}
+    arm.reset()
     timeline.mark("closed")
-    return {"strategy": strategy, "artifact": artifact, **found, **timeline.close(), "max_resident": max_resident()}
+    found |= {**timeline.close(), "max_resident": max_resident()}
+    # Last, for weighing files takes memory of its own.
+    identities = [collect_all(open_source(model))]
+    named, _ = parse(spec)
+    if isinstance(arm, EngineArm):
+        identities += arm.engine.draft_identities.values()
+    elif isinstance(named, LibraryArm) and named.assistant is not None:
+        identities.append(collect_all(open_source(named.assistant)))
+    artifact = sum(identity.weights.num_bytes or 0 for identity in identities)
+    return {
+        "arm": spec,
+        "target_load_s": target_load_s,
+        "drafters_load_s": drafters_load_s,
+        "artifact": artifact,
+        **found,
+    }
+
+
+def measure_apart(
+    model: str,
+    spec: str,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    kernel: str | None = None,
+    max_new_tokens: int = 64,
+) -> dict[str, Any]:
+    """Measure an arm in a process of its own. Raises ``LoadError`` with what that process said where it fails."""
+    command = [sys.executable, "-m", "specframe.bench.memory", "--here", spec, "--model", model]
+    command += ["--max-new-tokens", str(max_new_tokens)]
+    for name, value in (("dtype", dtype), ("device", device), ("kernel", kernel)):
+        command += [f"--{name}", value] if value is not None else []
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise LoadError(f"arm '{spec}' could not be measured in a process of its own: {last}")
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure strategies one after another, each in a fresh process."""
+    """Measure arms one after another, each in a fresh process."""
     parser = argparse.ArgumentParser(prog="python -m specframe.bench.memory", description=__doc__.split("\n")[0])
-    parser.add_argument("strategies", nargs="+", metavar="STRATEGY")
+    parser.add_argument("arms", nargs="+", metavar="ARM")
     parser.add_argument("--model", default="demo")
+    for name in ("--dtype", "--device", "--kernel"):
+        parser.add_argument(name)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    settings = {name: getattr(options, name) for name in ("dtype", "device", "kernel", "max_new_tokens")}
     if options.here:
-        print(json.dumps(measure(options.model, options.strategies[0], max_new_tokens=options.max_new_tokens)))
+        print(json.dumps(measure(options.model, options.arms[0], **settings)))
         return 0
     results = []
-    for strategy in options.strategies:
-        command = [sys.executable, "-m", "specframe.bench.memory", "--here", strategy, "--model", options.model]
-        command += ["--max-new-tokens", str(options.max_new_tokens)]
-        print(f"measuring {strategy} ...", file=sys.stderr, flush=True)
-        results.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
-    text = json.dumps({"what": "bytes, float32, one request", "strategies": results}, indent=2) + "\n"
+    for spec in options.arms:
+        print(f"measuring {spec} ...", file=sys.stderr, flush=True)
+        results.append(measure_apart(options.model, spec, **settings))
+    what = f"bytes and seconds, dtype {options.dtype or 'of the model'}, one request"
+    text = json.dumps({"what": what, "arms": results}, indent=2) + "\n"
     if options.output:
         write_whole(options.output, text)
     print(text)

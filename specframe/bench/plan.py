@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from specframe._version import __version__
 from specframe.bench.gates import DEFAULT_GATES, Gate, as_data
-from specframe.bench.workload import WorkItem
+from specframe.bench.workload import Corpus, WorkItem
 from specframe.errors import InvalidPlan, InvalidStrategy
 from specframe.files import write_whole
 from specframe.manifest.digest import canonical, digest
 from specframe.strategy import Strategy, structure
 
 FORMAT = 1
+
+
+def _at_least_1(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 1:
+        raise InvalidPlan(f"'{attribute.name}' must be >= 1 (got {value!r})")
 
 
 @attrs.frozen
@@ -33,30 +40,75 @@ class PlannedItem:
 
 
 @attrs.frozen
+class Turn:
+    """One request of a plan: an arm's turn at an item. ``order``: its place among the arms that take that item in a row."""
+
+    arm: str
+    index: int
+    repeat: int
+    order: int
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What tells it from every other turn."""
+        return self.arm, self.index, self.repeat
+
+
+@attrs.frozen
 class Plan:
     """What a comparison will do.
 
-    ``arms``: settings by name, in any plain form; ``items``: the corpus, in order; ``seeds``: the seed family, one for each
-    repeat of a sampled request; ``order_seed`` shuffles the arms; ``sampling``: the policy of all arms, None for greedy;
-    ``target``: the digest of the target's manifest, or None; ``machine``: its class.
+    ``arms``: settings by name, in any plain form; ``items``: the corpus, in order, which ``corpus`` says where to find;
+    ``model``: the target's name, ``target`` the digest of its manifest, or None; ``dtype``, ``device``, ``kernel``: as for
+    ``load``; ``sampling``: the policy of all arms, None for greedy; ``seeds``: the seed family, taken in turn by the repeats
+    of a sampled request; ``order_seed`` shuffles the arms; ``keeps_entropies``: whether draft laws' entropies are recorded,
+    which takes time; ``weighs_arms``: whether each arm's memory and loading are measured in a process of its own;
+    ``machine``: its class; ``version``: of specframe.
     """
 
     arms: Mapping[str, Mapping[str, Any]]
     items: tuple[PlannedItem, ...]
     machine: Mapping[str, str]
+    corpus: Corpus = attrs.field(factory=Corpus)
     gates: tuple[Gate, ...] = DEFAULT_GATES
+    model: str = "demo"
     target: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    kernel: str | None = None
     sampling: Mapping[str, Any] | None = None
-    max_new_tokens: int = 128
-    repeats: int = 3
-    seeds: tuple[int, ...] = (0,)
+    keeps_entropies: bool = False
+    weighs_arms: bool = True
+    max_new_tokens: int = attrs.field(default=128, validator=_at_least_1)
+    repeats: int = attrs.field(default=3, validator=_at_least_1)
+    seeds: tuple[int, ...] = attrs.field(default=(0,), validator=attrs.validators.min_len(1))
     order_seed: int = 0
+    version: str = __version__
     format: int = FORMAT
 
     @property
     def digest(self) -> str:
         """The digest of every field."""
         return digest("plan-v1", self.as_data())
+
+    @property
+    def baseline(self) -> str | None:
+        """The first arm that is plain decoding by specframe, or None."""
+        return next((name for name, arm in self.arms.items() if is_plain(arm)), None)
+
+    def turns(self) -> list[Turn]:
+        """Return every request in order: repeat by repeat, item by item, the arms in an order drawn for each."""
+        turns = []
+        for repeat in range(self.repeats):
+            for index in range(len(self.items)):
+                names = list(self.arms)
+                random.Random(f"{self.order_seed}/{repeat}/{index}").shuffle(names)
+                turns += [Turn(name, index, repeat, order) for order, name in enumerate(names)]
+        return turns
+
+    def seed(self, repeat: int) -> int | None:
+        """Return the seed of a repeat; None when greedy."""
+        return self.seeds[repeat % len(self.seeds)] if self.sampling is not None else None
 
     def as_data(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -71,6 +123,16 @@ class Plan:
 def strategy_arm(strategy: Strategy) -> dict[str, Any]:
     """Return a strategy as an arm's settings."""
     return {"strategy": attrs.asdict(strategy)}
+
+
+def is_plain(arm: Mapping[str, Any]) -> bool:
+    """Tell whether an arm's settings are plain decoding by specframe."""
+    return "strategy" in arm and not arm["strategy"]["drafters"]
+
+
+def is_judged(arm: Mapping[str, Any]) -> bool:
+    """Tell whether a verdict is due on an arm: it is a strategy, and not plain decoding."""
+    return "strategy" in arm and not is_plain(arm)
 
 
 def planned(items: Iterable[WorkItem]) -> tuple[PlannedItem, ...]:
@@ -92,16 +154,20 @@ def read_plan(path: str | Path) -> Plan:
         raise InvalidPlan(f"{where} is not JSON: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("plan"), dict):
         raise InvalidPlan(f"{where} must hold an object with the keys 'digest' and 'plan'")
-    data = content["plan"]
-    if data.get("format") != FORMAT:
-        raise InvalidPlan(f"{where} has format {data.get('format')!r}; this specframe reads {FORMAT}")
-    try:
-        plan = structure(data, Plan, where)
-    except InvalidStrategy as error:
-        raise InvalidPlan(str(error)) from error
+    plan = plan_of(content["plan"], where)
     if content.get("digest") != plan.digest:
         raise InvalidPlan(f"{where} was changed after it was fixed: its digest is not that of its content")
     return plan
+
+
+def plan_of(data: Mapping[str, Any], where: str) -> Plan:
+    """Return the plan that ``as_data`` told; ``where`` names the source in ``InvalidPlan``."""
+    if data.get("format") != FORMAT:
+        raise InvalidPlan(f"{where} has format {data.get('format')!r}; this specframe reads {FORMAT}")
+    try:
+        return structure(data, Plan, where)
+    except InvalidStrategy as error:
+        raise InvalidPlan(str(error)) from error
 
 
 def changes(plan: Plan, now: Plan) -> list[str]:

@@ -6,6 +6,7 @@ The shipped prompts were written for specframe; Apache-2.0, as the code.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -35,6 +36,10 @@ STRATA = (
 )
 """The workload strata of the report; each has prompts to test and to tune."""
 
+CONVERSATIONAL = ("chat", "ambiguous", "source_conflict", "current_preference", "memory_distrust")
+"""The strata in which somebody talks; what is gained by copying must not be paid for there."""
+
+CORE = "core"
 SPLITS = ("test", "tune")
 
 T = TypeVar("T")
@@ -60,9 +65,47 @@ class WorkItem:
         return [{"role": "user", "content": self.prompt}]
 
 
+@attrs.frozen
+class Corpus:
+    """Which prompts a comparison takes: of each source, in order, those of one ``split``, or of both where it is None.
+
+    ``sources``: strata by name, ``core`` for the prompts of the core, and files; ``limit``: at most so many of a kind, None
+    for all.
+    """
+
+    sources: tuple[str, ...] = STRATA
+    split: str | None = "test"
+    limit: int | None = None
+
+    def items(self) -> list[WorkItem]:
+        """Return the prompts. Raises ``InvalidWorkload`` for an unknown source, a bad file, or where none is left."""
+        found: list[WorkItem] = []
+        num_of_kind: Counter[str] = Counter()
+        for item in (item for source in self.sources for item in _source(source)):
+            if self.split not in (None, item.split) or num_of_kind[item.kind] == self.limit:
+                continue
+            num_of_kind[item.kind] += 1
+            found.append(item)
+        if not found:
+            raise InvalidWorkload(f"no prompt of the split '{self.split}' is in {', '.join(self.sources) or 'nothing'}")
+        return found
+
+
+def _source(source: str) -> list[WorkItem]:
+    if source in STRATA:
+        return stratum(source)
+    if source == CORE:
+        return _shipped("core.jsonl", CORE)
+    if not Path(source).exists():
+        raise InvalidWorkload(
+            f"workload '{source}' is neither a stratum nor a file; the strata are {', '.join(STRATA)}, and {CORE}"
+        )
+    return read_workload(source)
+
+
 def core_workload(split: str = "test") -> list[WorkItem]:
     """Return the prompts of the core: edit, quote, json and chat; 12 to test and 8 to tune."""
-    return [item for item in _shipped("core.jsonl", "core") if item.split == split]
+    return [item for item in _shipped("core.jsonl", CORE) if item.split == split]
 
 
 def stratum(kind: str, split: str | None = None) -> list[WorkItem]:

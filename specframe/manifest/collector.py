@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from specframe.errors import InvalidManifest, InvalidRequest, LoadError, SpecframeError
+from specframe.layout import OUTPUT_MAP
 from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
 from specframe.manifest.remember import remember, stamp
@@ -31,12 +32,19 @@ from specframe.manifest.tensors import (
 if TYPE_CHECKING:
     from specframe.target import Target
 
-OUTPUT_MAP = "target_ids.json"
 _HEAD = "lm_head.weight"
 _SMALL_FILES = frozenset((".json", ".jinja", ".model", ".txt", ".tiktoken"))
 _LICENSE = re.compile(r"\A---\r?\n(?:(?!---).*\n)*?license:[ \t]*[\"']?([\w.+-]+)")  # within the card's front matter
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 _ORIGINS = frozenset(("dataset", "tokenizer", "model_name_or_path", "model_file_base_name"))
+
+
+def check_dtype(dtype: Any) -> str | None:
+    """Return a dtype, torch's or its name, as its name; None stays. Raises ``InvalidRequest`` for one that no model runs in."""
+    name = str(dtype).removeprefix("torch.") if dtype is not None else None
+    if name is not None and name not in DTYPES:
+        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", name)
+    return name
 
 
 def collect(
@@ -55,8 +63,7 @@ def collect(
     cache folder. Raises ``InvalidRequest`` for a folder without a configuration or an unknown dtype, ``LoadError`` for
     files that cannot be read.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise InvalidRequest("dtype", f"must be one of {', '.join(DTYPES)}", dtype)
+    dtype = check_dtype(dtype)
     if weights:
         source = source.whole()
     manifest = _remembered(source)

@@ -22,21 +22,45 @@ MOST_ENTRIES = 1000
 
 def remember(kind: str, key: Any, make: Callable[[], Any]) -> Any:
     """Return the JSON value that was made for this key before, else make it and keep it."""
-    path = cache_folder() / "manifests" / f"{kind}-{hashlib.sha256(canonical(key)).hexdigest()[:40]}.json"
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["sum"] == _sum(kept["value"]):
-            with contextlib.suppress(OSError):
-                os.utime(path)  # what is asked for is not the oldest
-            return kept["value"]
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or not whole
-        pass
+    path = _folder() / f"{kind}-{hashlib.sha256(canonical(key)).hexdigest()[:40]}.json"
+    with contextlib.suppress(_Unreadable):
+        kept = _read(path)
+        with contextlib.suppress(OSError):
+            os.utime(path)  # what is asked for is not the oldest
+        return kept
     value = make()
     with contextlib.suppress(OSError):  # a cache folder that cannot be written makes things slow, not wrong
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps({"sum": _sum(value), "value": value}))
         _forget_oldest(path.parent)
     return value
+
+
+def remembered(kind: str) -> list[Any]:
+    """Return every value of a kind that is kept, whatever its key; what cannot be read is left out."""
+    values = []
+    for path in sorted(_folder().glob(f"{kind}-*.json")):
+        with contextlib.suppress(_Unreadable):
+            values.append(_read(path))
+    return values
+
+
+class _Unreadable(Exception):
+    """An entry is not there, or not whole."""
+
+
+def _folder() -> Path:
+    return cache_folder() / "manifests"
+
+
+def _read(path: Path) -> Any:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["sum"] == _sum(kept["value"]):
+            return kept["value"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _Unreadable from error
+    raise _Unreadable
 
 
 def _forget_oldest(folder: Path) -> None:

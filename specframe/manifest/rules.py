@@ -10,6 +10,8 @@ from typing import Literal
 
 import attrs
 
+from specframe.layout import OUTPUT_MAP
+
 Severity = Literal["refuse", "slower", "note"]
 Comparison = Literal[
     "equal", "alike", "common", "differs", "known", "has", "absent", "lacks", "at_least", "at_most", "below", "true"
@@ -211,7 +213,7 @@ RULES = (
         "refuse",
         frozenset(("reduced",)),
         "A reduced head needs a declared map from its columns to target ids; ids that are missing get p = 0.",
-        "put target_ids.json, a list with the target id of every column, into the draft's folder",
+        f"put {OUTPUT_MAP}, a list with the target id of every column, into the draft's folder",
         compare="known",
         other="model.output_map.digest",
     ),
@@ -221,7 +223,7 @@ RULES = (
         "refuse",
         frozenset(("same",)),
         "The draft's head is reduced: its columns are not the target's ids, and this drafter would take them for ids.",
-        "use a drafter that reads target_ids.json, or check it as --kind reduced",
+        f"use a drafter that reads {OUTPUT_MAP}, or check it as --kind reduced",
         compare="lacks",
         other="model.output_map.digest",
     ),
@@ -231,7 +233,7 @@ RULES = (
         "refuse",
         frozenset(("reduced",)),
         "The map has more or fewer entries than the head has columns.",
-        "give every column of the draft's head one entry of target_ids.json, in order",
+        f"give every column of the draft's head one entry of {OUTPUT_MAP}, in order",
         compare="true",
         other="model.output_map.is_complete",
     ),
@@ -241,7 +243,7 @@ RULES = (
         "refuse",
         frozenset(("reduced",)),
         "Two output columns stand for one target id, so the draft's law is not defined.",
-        "give every column of target_ids.json an id of its own, or -1",
+        f"give every column of {OUTPUT_MAP} an id of its own, or -1",
         compare="true",
         other="model.output_map.is_injective",
     ),
@@ -251,7 +253,7 @@ RULES = (
         "refuse",
         frozenset(("reduced",)),
         "The map names an id that the target's logits do not have.",
-        "correct target_ids.json: ids are below the width of the target's logits",
+        f"correct {OUTPUT_MAP}: ids are below the width of the target's logits",
         compare="below",
         other="model.output_map.largest_id",
     ),

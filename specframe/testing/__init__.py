@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         target_law,
     )
     from specframe.testing.exhaustive import output_law, plain_law
+    from specframe.testing.faults import Fault, failing
     from specframe.testing.grammars import CycleGrammar
     from specframe.testing.integrator import Integrand, LawRow, integrate, real_round_law, run_verify
     from specframe.testing.machine import Machine, ScriptedDrafter
@@ -38,6 +39,7 @@ _LAZY = {
     "Check": "certificate",
     "CycleGrammar": "grammars",
     "FULL": "plan",
+    "Fault": "faults",
     "Faulty": "drafters",
     "GumbelKey": "scripted",
     "Integrand": "integrator",
@@ -60,6 +62,7 @@ _LAZY = {
     "certify": "certifier",
     "certify_strategy": "certifier",
     "distance": "enumerator",
+    "failing": "faults",
     "first_token_law": "enumerator",
     "fractions": "enumerator",
     "integrate": "integrator",
@@ -91,6 +94,7 @@ __all__ = [
     "Certificate",
     "Check",
     "CycleGrammar",
+    "Fault",
     "Faulty",
     "GumbelKey",
     "Integrand",
@@ -112,6 +116,7 @@ __all__ = [
     "certify",
     "certify_strategy",
     "distance",
+    "failing",
     "first_token_law",
     "fractions",
     "integrate",

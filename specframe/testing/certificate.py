@@ -89,19 +89,20 @@ class Certificate:
         """Return plain data that JSON can hold; a number that is not finite is spelled as text."""
         record = {"schema": SCHEMA, "version": VERSION, "verdict": self.verdict, "sentence": self.sentence}
         fields = attrs.asdict(self, recurse=True)
-        plain: dict[str, Any] = _plain({**record, **fields, "missing": self.missing})
-        return plain
+        told: dict[str, Any] = plain({**record, **fields, "missing": self.missing})
+        return told
 
     def to_json(self) -> str:
         """Return the certificate as JSON text."""
         return json.dumps(self.to_plain(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return plain data that JSON can hold; a number that is not finite is spelled as text."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -24,7 +24,7 @@ from specframe.generation import Generation
 from specframe.plugins import Plugins
 from specframe.prompt import encode
 from specframe.proposal import Drafter, TargetFacts
-from specframe.resolve import make_drafters, resolve_with_plugins
+from specframe.resolve import make_drafters, resolve_with_plugins, terms_of
 from specframe.strategy import Strategy
 from specframe.target import Target
 from specframe.testing import conformance, contract, laws, parity
@@ -87,11 +87,14 @@ def certify_strategy(
     or ``PluginError``.
     """
     resolved, loaded = resolve_with_plugins(strategy, plugins)
+    # Drafters are made anew for most checks: in this process, where a worker's own would take a start each.
+    resolved = attrs.evolve(resolved, drafters=tuple(attrs.evolve(use, worker=False) for use in resolved.drafters))
 
     def make(target: Target) -> Mapping[str, Drafter]:
         return make_drafters(resolved, loaded, target, {})
 
-    subject = Subject(resolved.name, make, resolved)
+    terms = {name: each._replace(budget_s=None) for name, each in terms_of(resolved, loaded, {}).items()}
+    subject = Subject(resolved.name, make, resolved, terms=terms)
     entries = {use.use: loaded.drafter(use.use) for use in resolved.drafters}
     about = {"strategy": _told(resolved), "drafters": {name: entry.plugin for name, entry in entries.items()}}
     needs = [

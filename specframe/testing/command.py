@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from specframe.testing.certifier import Progress
     from specframe.testing.plan import Plan
 
+DrafterOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="D.NAME=VALUE",
+        help="Set an option of drafter D, as prompt_lookup.max_ngram=4; may be given more than once.",
+        show_default=False,
+    ),
+]
 _COLOURS = {"passed": "green", "failed": "red", "noted": "cyan", "skipped": "yellow"}
 
 
@@ -22,6 +31,7 @@ def certify(
         str,
         typer.Argument(metavar="DRAFTER", help="A drafter or a shipped strategy by name, or a strategy's TOML file."),
     ],
+    option: DrafterOptions = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -51,10 +61,7 @@ def certify(
     import specframe
     from specframe.errors import InvalidRequest
     from specframe.files import check_writable, save
-    from specframe.resolve import resolve_with_plugins
-    from specframe.testing.certifier import certify_strategy
-    from specframe.testing.page import page as as_page
-    from specframe.testing.plan import FULL, QUICK
+    from specframe.resolve import resolve_checked
 
     for name, value in (("kernel", kernel), ("dtype", dtype), ("device", device)):
         if value is not None and target is None:
@@ -62,13 +69,18 @@ def certify(
     for file in (output, page):
         if file is not None:
             check_writable(file)
+    chosen, _ = resolve_checked(strategy, kernel=kernel, settings=option or ())  # a slip costs no load
+
+    from specframe.testing.certifier import certify_strategy
+    from specframe.testing.page import page as as_page
+    from specframe.testing.plan import FULL, QUICK
+
     plan = QUICK if quick else FULL
-    resolve_with_plugins(strategy)  # a name that is none costs no load
     engine = None
     if target is not None:
-        engine = specframe.load(target, strategy=strategy, dtype=dtype, device=device, kernel=kernel)
+        engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device)
     with _Teller(plan) as teller:
-        certificate = certify_strategy(strategy, engine=engine, plan=plan, say=teller)
+        certificate = certify_strategy(chosen, engine=engine, plan=plan, say=teller)
     for file, text in ((output, certificate.to_json()), (page, as_page(certificate))):
         if file is not None:
             save(file, text)

@@ -92,10 +92,12 @@ def _rows(target: Target, prompt: Sequence[int], width: int, kernel: Kernel, req
     try:
         session.prefill(ticket, begin)
         rows = []
-        for start in range(0, num_rows, width):
-            block = end[start : start + width]
+        start = 0
+        while start < num_rows:
+            block = end[start : start + min(width, kernel.most_ids(session.num_committed) or width)]
             rows.append(session.verify_linear(ticket, block[0], block[1:]).logits.double().cpu())
             session.commit(ticket, len(block))
+            start += len(block)
     finally:
         session.close()
     return torch.cat(rows)

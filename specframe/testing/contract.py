@@ -15,7 +15,8 @@ from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.proposal import Commit, Drafter, DraftRequest, Proposal, Round, TokenView, lend
 from specframe.request import Request
-from specframe.testing.drafters import Adversary, Faulty
+from specframe.testing.drafters import Adversary
+from specframe.testing.faults import Fault, failing
 from specframe.testing.finding import Finding, failed, noted, passed
 from specframe.testing.plan import PROMPTS, Plan, greedy_policies, sampling_policies
 from specframe.testing.runs import Proposed, Run, Subject, Watched, quiet, request_of, run
@@ -43,7 +44,9 @@ def stays_on(subject: Subject, plan: Plan) -> Finding:
     target = _table()
     watched = _watched(subject, target)
     runs = [
-        run(target, watched, subject.rounds(), _request(target, arguments, plan.num_tokens, prompt))
+        run(
+            target, watched, subject.rounds(), _request(target, arguments, plan.num_tokens, prompt), terms=subject.terms
+        )
         for arguments in _policies().values()
         for prompt in PROMPTS
     ]
@@ -143,7 +146,7 @@ def fails_harmlessly(subject: Subject) -> Finding:
     for method, at_call in itertools.product(("open", "propose", "commit", "close"), (0, 2)):
         for arguments in ({}, {"temperature": 0.9, "seed": 4}):
             target = _table()
-            made = {name: Faulty(method, at_call, drafter) for name, drafter in subject.make(target).items()}
+            made = {name: _failing_at(method, at_call, drafter) for name, drafter in subject.make(target).items()}
             for prompt in (*PROMPTS, PROMPTS[0]):
                 request = _request(target, arguments, 16, prompt)
                 expected = run(target, {}, subject.rounds(), request)
@@ -162,6 +165,11 @@ def fails_harmlessly(subject: Subject) -> Finding:
                     )
                 num_failures += len(found.events)
     return passed("text and other drafters are untouched by its failures", num_failures=num_failures)
+
+
+def _failing_at(method: str, at_call: int, drafter: Drafter) -> Drafter:
+    error = RuntimeError(f"scripted failure of {method}")
+    return failing(drafter, Fault(method, error, at_call=at_call, is_after=True))
 
 
 def _table(**options: Any) -> TableTarget:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round, TokenView
+from specframe.proposal import Commit, Drafter, DraftRequest, Round, TokenView
+from specframe.testing.faults import Failing, Fault
 
 
 class RecordedSession:
@@ -137,57 +138,17 @@ class LogitsDrafter(_Drafter):
         return propose
 
 
-class Faulty:
-    """Behave as ``inner``, and fail at one call of one method.
+class Faulty(Failing):
+    """Behave as ``inner``, and fail at one call of one method, after it.
 
-    ``method``: ``open``, ``propose``, ``commit``, ``close`` (of the session), ``reset`` or ``drafter_close``;
-    ``at_call``: which call of it fails, from 0, over all sessions. The inner method runs first, so that a ``propose``
-    that fails has already added its tokens. ``error`` is raised as it is.
+    ``method``: ``open``, ``propose``, ``commit``, ``close`` (of a session or of the drafter) or ``reset``; ``at_call``: which
+    call of it fails, from 0, over all sessions. The inner method runs first, so that a ``propose`` that fails has already
+    added its tokens. ``error`` is raised as it is.
     """
 
     def __init__(
         self, method: str, at_call: int = 0, inner: Drafter | None = None, error: BaseException | None = None
     ) -> None:
-        self.method, self.at_call = method, at_call
-        self.inner: Drafter = inner if inner is not None else Adversary(lambda context, index: None)
-        self.error = error if error is not None else RuntimeError(f"scripted failure of {method}")
-        self._num_calls = 0
-
-    def open(self, request: DraftRequest) -> FaultySession:
-        session = FaultySession(self, self.inner.open(request))
-        self.called("open")
-        return session
-
-    def reset(self) -> None:
-        self.inner.reset()
-        self.called("reset")
-
-    def close(self) -> None:
-        self.inner.close()
-        self.called("drafter_close")
-
-    def called(self, method: str) -> None:
-        """Count a call, and fail if it is the one."""
-        if method == self.method:
-            self._num_calls += 1
-            if self._num_calls - 1 == self.at_call:
-                raise self.error
-
-
-class FaultySession:
-    """A session of ``Faulty``."""
-
-    def __init__(self, drafter: Faulty, inner: DraftSession) -> None:
-        self._drafter, self._inner = drafter, inner
-
-    def propose(self, round: Round) -> None:
-        self._inner.propose(round)
-        self._drafter.called("propose")
-
-    def commit(self, commit: Commit) -> None:
-        self._inner.commit(commit)
-        self._drafter.called("commit")
-
-    def close(self) -> None:
-        self._inner.close()
-        self._drafter.called("close")
+        silent = Adversary(lambda context, index: None)
+        error = error if error is not None else RuntimeError(f"scripted failure of {method}")
+        super().__init__(inner if inner is not None else silent, Fault(method, error, at_call=at_call, is_after=True))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from specframe.constraint import Grammars
+from specframe.drafting import Terms
 from specframe.generation import Generation
 from specframe.plugins import Plugins
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round
@@ -30,13 +31,15 @@ _request_ids = itertools.count(1)
 class Subject:
     """What is certified: ``make(target)`` returns its drafters by name, new ones at every call.
 
-    ``strategy``: the mode and length of its rounds; ``generation``: the round loop that it runs in.
+    ``strategy``: the mode and length of its rounds; ``generation``: the round loop that it runs in; ``terms``: what rounds are
+    lent on to drafters that were registered.
     """
 
     name: str
     make: Callable[[Target], Mapping[str, Drafter]]
     strategy: Strategy = attrs.field(factory=Strategy)
     generation: type[Generation] = Generation
+    terms: Mapping[str, Terms] = {}
 
     def rounds(self, *, max_tokens: int | None = None, verifier: str = "coupled") -> Strategy:
         """Return the strategy with a length (its own if not given) and a verifier."""
@@ -81,6 +84,7 @@ def run(
     *,
     kernel: Kernel = SINGLE,
     generation: type[Generation] = Generation,
+    terms: Mapping[str, Terms] = {},
     random: Random | None = None,
 ) -> Run:
     """Generate to the end on a target that has forgotten everything; drafters keep what they learned."""
@@ -93,6 +97,7 @@ def run(
         kernel=kernel,
         request_id=next(_request_ids),
         table=None,
+        terms=terms,
         random=random,
         debug=True,
     )

@@ -107,7 +107,7 @@ class TableTarget:
         """Start a session; one that is still open is replaced, and its tickets are stale."""
         if self._session is not None:
             self._session.close()
-        self._session = TableSession(self, request_id, max_tokens, kernel.width)
+        self._session = TableSession(self, request_id, max_tokens, kernel)
         return self._session
 
     def log(self, call: Call) -> None:
@@ -117,15 +117,17 @@ class TableTarget:
             self._on_call(call)
 
     def reset(self) -> None:
-        """Forget the cached prefix."""
+        """Forget the cached prefix; a session that is still open is ended."""
+        if self._session is not None:
+            self._session.close()
         self.cached_ids.clear()
 
 
 class TableSession:
     """One generation on a table target; ``num_provisional`` ids at the cache's end may be rolled back."""
 
-    def __init__(self, target: TableTarget, request_id: int, max_tokens: int, width: int | None) -> None:
-        self._target, self._request_id, self._max_tokens, self._width = target, request_id, max_tokens, width
+    def __init__(self, target: TableTarget, request_id: int, max_tokens: int, kernel: Kernel) -> None:
+        self._target, self._request_id, self._max_tokens, self._kernel = target, request_id, max_tokens, kernel
         self.epoch = 0
         self.num_provisional = 0
         self._is_prefilled = self._is_closed = False
@@ -162,10 +164,7 @@ class TableSession:
             raise CacheError(f"verify_linear was called with {self.num_provisional} provisional ids not yet committed")
         fed = [pending, *proposal]
         self._check_fed(fed, len(self._target.cached_ids))
-        if self._width is not None and len(fed) > self._width:
-            raise CacheError(
-                f"a block has {self._width} rows; {len(proposal)} proposed ids and the pending one are more"
-            )
+        self._kernel.check(self.num_committed, len(fed))
         if not 0 <= num_skipped <= len(proposal):
             raise CacheError(f"cannot skip {num_skipped} rows of {len(fed)}: the last is always read")
         return Verification(self._feed(ticket, "verify", fed, num_rows=len(fed) - num_skipped))
@@ -196,9 +195,9 @@ class TableSession:
         """Roll back what is provisional and end the session; a second call does nothing."""
         if self._is_closed:
             return
-        self._is_closed = True
         self.cancel()
         self._roll_back()
+        self._is_closed = True
         self._target.log(Call("close"))
 
     def _feed(self, ticket: Ticket, kind: str, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:

@@ -33,7 +33,12 @@ def train_draft(
     layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 2,
     columns: Annotated[int, typer.Option(help="Output ids of the draft; the commonest are chosen.")] = 8192,
     shards: Annotated[int, typer.Option(help="How much text the target writes: shards of 64 x 512 tokens.")] = 12,
-    steps: Annotated[int, typer.Option(help="Training steps of 8 conversations.")] = 1000,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps of 2 conversations; 4000 if neither these nor minutes are given.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Training ends after so long, text not counted, or after the steps.")
+    ] = None,
     dtype: Annotated[
         str,
         typer.Option(help="float32, or bfloat16 where the machine is faster in it; the draft is stored in bfloat16."),
@@ -56,7 +61,12 @@ def train_draft(
         columns=columns,
         shards=shards,
         corpus=CorpusSettings(seed=seed, dtype=dtype),
-        distil=DistilSettings(steps=steps, seed=seed, dtype=dtype),
+        distil=DistilSettings(
+            steps=DistilSettings().steps if steps is None and minutes is None else steps,
+            minutes=minutes,
+            seed=seed,
+            dtype=dtype,
+        ),
     )
     receipt = run(
         target,
@@ -69,7 +79,11 @@ def train_draft(
     if as_json:
         typer.echo(json.dumps(receipt))
     else:
-        typer.echo(f"wrote {output}: held-out acceptance {receipt['result']['held_out_acceptance']}")
+        result = receipt["result"]
+        typer.echo(
+            f"wrote {output}: held-out acceptance {result['held_out_acceptance']}, "
+            f"on greedy answers {result['held_out_acceptance_greedy']}"
+        )
 
 
 class _Teller:
@@ -84,6 +98,8 @@ class _Teller:
             return
         self._told = now
         if self._as_json:
-            typer.echo(json.dumps({"stage": stage.stage, "part": round(stage.part, 4), **stage.facts}))
+            typer.echo(
+                json.dumps({"stage": stage.stage, "part": round(stage.part, 4), "told": stage.told, **stage.facts})
+            )
         else:
-            typer.secho(f"[{stage.part:4.0%}] {stage.told}", err=True)
+            typer.secho(stage.told if stage.stage == "notice" else f"[{stage.part:4.0%}] {stage.told}", err=True)

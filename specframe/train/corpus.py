@@ -1,13 +1,16 @@
 """The text that a target writes for its draft to learn from, with what it would have said at every position.
 
 Conversations are written side by side, one id of each in every forward, so no row is padded. They are kept in shards, each
-made from a seed of its own and written whole: a killed run goes on with the next one.
+made from a seed of its own and written whole: a killed run goes on with the next one. The first shard is held out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import random
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,113 +21,176 @@ import numpy as np
 import torch
 
 from specframe.cache import TransactionalCache
+from specframe.checks import count, number, one_of
+from specframe.errors import InvalidRequest
 from specframe.files import write_whole
 from specframe.train.prompts import prompt_digest
-from specframe.train.script import Conversation, Script
+from specframe.train.script import Conversation, Script, texts_of
+from specframe.train.work import damaged
 from specframe.transformers_target import TransformersTarget
 
 NUM_LIKELIEST = 16  # ids of each of the target's rows that are kept
 _NUM_DRAWN_FROM = 32
+_PROMPT_EVERY = 4  # of so many rows one begins with a prompt of the list
+
+Array = np.ndarray[Any, Any]
 
 
 class Shard(NamedTuple):
-    """Conversations of one length: ``ids``, ``is_answer`` ``[rows, length]``, and at each position the target's likeliest ids
-    for it with their log-probabilities, ``likeliest``, ``log_probs`` ``[rows, length, 16]``.
+    """Conversations of one length.
+
+    ``ids`` (int32), ``is_answer`` (bool) ``[rows, length]``; at each position the target's likeliest ids for it with their
+    log-probabilities, ``likeliest`` (int32), ``log_probs`` (float16) ``[rows, length, 16]``; ``is_greedy`` (bool) ``[rows]``:
+    answers are the target's likeliest ids; ``prompts`` ``[rows]``: the SHA-256 of the first prompt.
     """
 
-    ids: np.ndarray[Any, np.dtype[np.int32]]
-    is_answer: np.ndarray[Any, np.dtype[np.bool_]]
-    likeliest: np.ndarray[Any, np.dtype[np.int32]]
-    log_probs: np.ndarray[Any, np.dtype[np.float16]]
+    ids: Array
+    is_answer: Array
+    likeliest: Array
+    log_probs: Array
+    is_greedy: Array
+    prompts: Array
 
 
 @attrs.frozen
 class CorpusSettings:
-    """``rows`` conversations of ``length`` ids a shard; ``temperature`` of every second row's answers, the others being
+    """``rows`` conversations of ``length`` ids a shard; ``temperature`` of half of the rows' answers, the others being
     greedy; user turns are drawn at temperature 1. ``dtype``: of the target while it writes.
     """
 
-    rows: int = 64
-    length: int = 512
-    temperature: float = 0.8
-    seed: int = 0
-    dtype: str = "float32"
+    rows: int = attrs.field(default=64, validator=count(1))
+    length: int = attrs.field(default=512, validator=count(2))
+    temperature: float = attrs.field(default=0.8, validator=number(0))
+    seed: int = attrs.field(default=0, validator=count(0))
+    dtype: str = attrs.field(default="float32", validator=one_of("float32", "bfloat16"))
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts of the list a shard takes."""
+        return -(-self.rows // _PROMPT_EVERY)
+
+    def is_greedy(self, row: int) -> bool:
+        """Whether a row's answers are greedy: half of those with a prompt of the list, and half of the others."""
+        return (row + row // _PROMPT_EVERY) % 2 == 0
+
+
+class LeftOut(NamedTuple):
+    """How many conversations a corpus lacks: the target wrote a sealed prompt, or began one as a held-out one begins."""
+
+    sealed: int
+    like_held_out: int
 
 
 class Corpus:
-    """The shards under a folder."""
+    """The first ``num_shards`` shards under a folder, the held-out one included."""
 
-    def __init__(self, folder: Path, settings: CorpusSettings) -> None:
-        self._folder, self._settings = folder, settings
-
-    def __len__(self) -> int:
-        return len(self._files())
+    def __init__(self, folder: Path, settings: CorpusSettings, num_shards: int) -> None:
+        self._settings = settings
+        self._files = [folder / f"shard-{index:05}.npz" for index in range(num_shards)]
 
     def __iter__(self) -> Iterator[Shard]:
-        return map(_read, self._files())
+        """Give the held-out shard, then those to learn from."""
+        return (_read(file)[0] for file in self._files)
+
+    @property
+    def missing(self) -> list[int]:
+        """The shards that are still to be written."""
+        return [index for index, file in enumerate(self._files) if not file.is_file()]
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What filters took out of it."""
+        return LeftOut(*(sum(counts) for counts in zip(*(_read(file)[1] for file in self._files), strict=True)))
 
     @property
     def digest(self) -> str:
         """The SHA-256 of all shards, in order."""
-        return hashlib.sha256(
-            b"".join(hashlib.sha256(file.read_bytes()).digest() for file in self._files())
-        ).hexdigest()
+        return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in self._files)).hexdigest()
 
     def grow(
         self,
         target: TransformersTarget,
-        prompts: Sequence[str],
-        num_shards: int,
+        prompts: Prompts,
         *,
         sealed: frozenset[str],
-        progress: Callable[[int, float], None],
+        progress: Callable[[float], None],
     ) -> None:
-        """Let the target write until there are ``num_shards``.
+        """Let the target write the missing shards; ``progress`` is told the number that is done, in parts of one too.
 
-        Every fourth row begins with a prompt of the list, the others with one that the target makes up; rows whose own
-        prompt is sealed are left out. ``progress`` is told the shards that are done and the part of the next.
+        Every fourth row begins with a prompt of the list, the others with one that the target makes up. Rows are left out
+        that hold a sealed prompt, and of those to learn from the ones that begin as a held-out one does.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         script = Script.of(target.tokenizer)
-        for index in range(len(self), num_shards):
+        for index in self.missing:
             firsts: list[list[int] | None] = [None] * self._settings.rows
-            for row in range(0, self._settings.rows, 4):
-                prompt = prompts[(index * self._settings.rows + row) // 4 % len(prompts)]
+            for row, prompt in zip(
+                range(0, self._settings.rows, _PROMPT_EVERY), prompts.of_shard(index, self._settings), strict=True
+            ):
                 firsts[row] = target.tokenizer.encode(prompt, add_special_tokens=False)
+            talks = [Conversation(script, first, target.facts.stop_ids) for first in firsts]
 
             def tell(part: float, done: int = index) -> None:
-                progress(done, part)
+                progress(done + part)
 
-            shard = write_shard(target, script, firsts, self._settings, index, progress=tell)
-            keep = [row for row in range(len(shard.ids)) if not _holds_sealed(target, script, shard, row, sealed)]
+            shard = write_shard(target, talks, self._settings, index, progress=tell)
+            held_out = frozenset(_read(self._files[0])[0].prompts.tolist()) if index else frozenset()
+            is_sealed = np.array([_holds(talk, script, target.tokenizer, sealed) for talk in talks])
+            is_known = np.isin(shard.prompts, list(held_out)) & ~is_sealed
+            keep = ~(is_sealed | is_known)
+            kept = {name: part[keep] for name, part in shard._asdict().items()}
             content = io.BytesIO()
-            np.savez_compressed(content, **{name: part[keep] for name, part in shard._asdict().items()})
-            write_whole(self._folder / f"shard-{index:05}.npz", content.getvalue())
+            np.savez_compressed(content, left_out=np.array([is_sealed.sum(), is_known.sum()]), **kept)
+            write_whole(self._files[index], content.getvalue())
 
-    def _files(self) -> list[Path]:
-        return sorted(self._folder.glob("shard-*.npz"))
+
+class Prompts:
+    """A list of different first prompts, parted by the corpus's seed: some for the held-out shard, the others to learn from."""
+
+    def __init__(self, prompts: Sequence[str], settings: CorpusSettings) -> None:
+        """Raises ``InvalidRequest`` for a list that is too short to be parted."""
+        seen: dict[str, str] = {}
+        for prompt in prompts:
+            seen.setdefault(prompt_digest(prompt), prompt)
+        unlike = list(seen.values())
+        if len(unlike) <= settings.num_prompts:
+            raise InvalidRequest(
+                "prompts",
+                f"must be at least {settings.num_prompts + 1} different ones",
+                len(unlike),
+                f"{settings.num_prompts} are held out to measure by, and never learned from",
+            )
+        chosen = {*random.Random(settings.seed).sample(range(len(unlike)), settings.num_prompts)}
+        self.held_out = [unlike[place] for place in sorted(chosen)]
+        self.learned = [prompt for place, prompt in enumerate(unlike) if place not in chosen]
+
+    def of_shard(self, index: int, settings: CorpusSettings) -> list[str]:
+        """Return the prompts of a shard; the list to learn from begins again where it is too short."""
+        if index == 0:
+            return self.held_out
+        first = (index - 1) * settings.num_prompts
+        return [self.learned[place % len(self.learned)] for place in range(first, first + settings.num_prompts)]
 
 
 @torch.inference_mode()
 def write_shard(
     target: TransformersTarget,
-    script: Script,
-    firsts: Sequence[Sequence[int] | None],
+    talks: Sequence[Conversation],
     settings: CorpusSettings,
     index: int,
     *,
     progress: Callable[[float], None],
 ) -> Shard:
-    """Let the target write one shard; ``firsts`` are the rows' first prompts, None for one of its own."""
+    """Let the target write conversations that have begun, up to the settings' length; ``index`` decides its randomness."""
     model = target.model
-    talks = [Conversation(script, first, target.facts.stop_ids) for first in firsts]
     cache = TransactionalCache(model.config.get_text_config().num_hidden_layers)
     cache.reserve(settings.length)
     generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + index)
     shape = (len(talks), settings.length, NUM_LIKELIEST)
     likeliest, log_probs = np.zeros(shape, np.int32), np.zeros(shape, np.float16)
-    inputs = torch.tensor([[talk.next(_nothing) for _ in script.opening] for talk in talks])
-    heat = torch.tensor([[settings.temperature if row % 2 else 0.0] for row in range(len(talks))])
+    is_greedy = np.array([settings.is_greedy(row) for row in range(len(talks))])
+    num_forced = min(settings.length, *(talk.num_forced for talk in talks))
+    inputs = torch.tensor([[talk.next(_nothing) for _ in range(num_forced)] for talk in talks])
+    heat = torch.where(torch.tensor(is_greedy), 0.0, settings.temperature)[:, None]
     for position in range(inputs.shape[1], settings.length):
         logits = target.rows(inputs, cache).float()
         top = logits.topk(_NUM_DRAWN_FROM)
@@ -136,23 +202,30 @@ def write_shard(
         chosen = top.indices.gather(1, (laws + temperatures * noise).argmax(-1, keepdim=True))[:, 0].tolist()
         inputs = torch.tensor([[talk.next(partial(chosen.__getitem__, row))] for row, talk in enumerate(talks)])
         progress(position / settings.length)
-    ids, is_answer = ([getattr(talk, name) for talk in talks] for name in ("ids", "answers"))
-    return Shard(np.array(ids, np.int32), np.array(is_answer, np.bool_), likeliest, log_probs)
+    prompts = [prompt_digest(target.tokenizer.decode(talk.turns[0], skip_special_tokens=True)) for talk in talks]
+    return Shard(
+        np.array([talk.ids for talk in talks], np.int32),
+        np.array([talk.answers for talk in talks], np.bool_),
+        likeliest,
+        log_probs,
+        is_greedy,
+        np.array(prompts),
+    )
 
 
 def _nothing() -> int:
     raise AssertionError("an opening is forced")
 
 
-def _read(file: Path) -> Shard:
-    with np.load(file) as parts:
-        return Shard(**{name: parts[name] for name in Shard._fields})
+def _read(file: Path) -> tuple[Shard, LeftOut]:
+    try:
+        with open(file, "rb") as opened, np.load(opened) as parts:
+            return Shard(**{name: parts[name] for name in Shard._fields}), LeftOut(*parts["left_out"].tolist())
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise damaged(file, error) from error
 
 
-def _holds_sealed(target: TransformersTarget, script: Script, shard: Shard, row: int, sealed: frozenset[str]) -> bool:
-    if not sealed:
-        return False
-    ids = shard.ids[row, len(script.opening) :].tolist()
-    text = target.tokenizer.decode(ids)
-    turns = text.split(target.tokenizer.decode(script.to_assistant))
-    return any(prompt_digest(turn.split(target.tokenizer.decode(script.to_user))[-1]) in sealed for turn in turns)
+def _holds(talk: Conversation, script: Script, tokenizer: Any, sealed: frozenset[str]) -> bool:
+    return bool(sealed) and any(
+        prompt_digest(text) in sealed for turn in talk.turns for text in texts_of(turn, script, tokenizer)
+    )

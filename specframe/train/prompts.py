@@ -9,10 +9,13 @@ import hashlib
 import itertools
 import json
 import random
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specframe.errors import InvalidRequest
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 _THINGS = (
     "a bicycle", "sourdough bread", "a thunderstorm", "a lighthouse", "compound interest", "photosynthesis",
@@ -49,17 +52,43 @@ def synthetic_prompts(seed: int) -> Iterator[str]:
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Read prompts, one a line: a JSON object with ``prompt`` (``.jsonl``), else the line itself. Raises ``InvalidRequest``."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        prompts = [json.loads(line)["prompt"] for line in lines] if path.suffix == ".jsonl" else lines
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidRequest(
-            "prompts", "must be a text file, or JSON lines with 'prompt'", path.name, f"{type(error).__name__}: {error}"
-        ) from error
+    """Read prompts, one a line: a JSON object with ``prompt`` (``.jsonl``), else the line itself; empty lines are skipped.
+
+    Raises ``InvalidRequest`` with the number of the line.
+    """
+    lines = [(number, line) for number, line in enumerate(_lines("prompts", path), 1) if line.strip()]
+    is_json = path.suffix.lower() == ".jsonl"
+    prompts = [_json_prompt(path, number, line) if is_json else line for number, line in lines]
     if not prompts:
         raise InvalidRequest("prompts", "must hold at least one prompt", path.name)
     return prompts
+
+
+def _json_prompt(path: Path, number: int, line: str) -> str:
+    rule = "must hold JSON objects with a text 'prompt', one a line"
+    try:
+        found = json.loads(line)
+        prompt = found["prompt"]
+        is_text = isinstance(prompt, str) and bool(prompt.strip())
+        prompt_digest(prompt if is_text else "")  # half of a surrogate pair is no text
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InvalidRequest(
+            "prompts", rule, f"{path.name}, line {number}", f"{type(error).__name__}: {error}"
+        ) from error
+    if not is_text:
+        raise InvalidRequest("prompts", rule, f"{path.name}, line {number}", f"'prompt' is {prompt!r}")
+    return str(prompt)
+
+
+def _lines(name: str, path: Path) -> list[str]:
+    """Return a file's lines; other characters that end a line somewhere may stand in a prompt."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InvalidRequest(name, f"must be a file that can be read ({error.strerror})", path.name) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(name, f"must be a UTF-8 file ({error.reason} at byte {error.start})", path.name) from error
+    return text.split("\n")
 
 
 def prompt_digest(prompt: str) -> str:
@@ -69,14 +98,17 @@ def prompt_digest(prompt: str) -> str:
 
 def read_sealed(path: Path) -> frozenset[str]:
     """Read a list of digests of prompts that are kept for evaluation, one a line. Raises ``InvalidRequest``."""
-    try:
-        lines = path.read_text(encoding="utf-8").split()
-    except (OSError, ValueError) as error:
-        raise InvalidRequest("sealed", "must be a text file of SHA-256 digests", path.name, str(error)) from error
-    wrong = next((line for line in lines if len(line) != 64 or set(line) - set("0123456789abcdef")), None)
+    lines = [(number, line.strip().lower()) for number, line in enumerate(_lines("sealed", path), 1) if line.strip()]
+    wrong = next(((number, line) for number, line in lines if not _DIGEST.fullmatch(line)), None)
     if wrong is not None:
-        raise InvalidRequest("sealed", "must hold SHA-256 digests of 64 hexadecimal digits, one a line", wrong[:80])
-    return frozenset(lines)
+        raise InvalidRequest(
+            "sealed",
+            f"must hold SHA-256 digests of 64 hexadecimal digits, one a line, and does not in line {wrong[0]}",
+            wrong[1][:80],
+        )
+    if not lines:
+        raise InvalidRequest("sealed", "must hold at least one digest", path.name)
+    return frozenset(line for _, line in lines)
 
 
 def require_unsealed(prompts: Iterable[str], sealed: frozenset[str]) -> None:

@@ -1,6 +1,6 @@
 """Making a draft from start to end: prompts, the target's text, training, the folder and its receipt.
 
-The order and the work folder are here; each step's own business is its module's.
+The order of the stages is here; each one's own business is its module's.
 """
 
 from __future__ import annotations
@@ -8,28 +8,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
 import torch
 
-from specframe._version import __version__
+from specframe.checks import count, one_of
 from specframe.errors import InvalidRequest
 from specframe.files import write_whole
+from specframe.layout import RECEIPT, WORK
 from specframe.loading import load_target
 from specframe.manifest.collector import collect
-from specframe.manifest.digest import canonical
+from specframe.manifest.identity import Manifest
 from specframe.manifest.source import open_source
 from specframe.manifest.tensors import weigh_folder
-from specframe.train.corpus import Corpus, CorpusSettings
-from specframe.train.distil import DistilSettings, distil
+from specframe.train.corpus import Corpus, CorpusSettings, Prompts
+from specframe.train.distil import DistilSettings, Progress, acceptance, distil
 from specframe.train.prompts import prompt_digest, require_unsealed
-from specframe.train.shape import build_draft, choose_ids, choose_layers, save_draft
-from specframe.transformers_target import TransformersTarget
-
-RECEIPT = "provenance.json"
+from specframe.train.shape import build_draft, choose_ids, round_to, save_draft
+from specframe.train.work import Code, changes, code_versions, require_writable, short_digest, take_up, writing_to
 
 
 @attrs.frozen
@@ -38,21 +36,24 @@ class TrainSettings:
     more to measure by; ``dtype`` of the weights that are written.
     """
 
-    layers: int = 2
-    columns: int = 8192
-    shards: int = 12
-    dtype: str = "bfloat16"
+    layers: int = attrs.field(default=2, validator=count(1))
+    columns: int = attrs.field(default=8192, validator=count(1))
+    shards: int = attrs.field(default=12, validator=count(1))
+    dtype: str = attrs.field(default="bfloat16", validator=one_of("float32", "bfloat16", "float16"))
     corpus: CorpusSettings = attrs.field(factory=CorpusSettings)
     distil: DistilSettings = attrs.field(factory=DistilSettings)
 
 
 class Stage(NamedTuple):
-    """News of a run: ``stage`` is ``write`` or ``learn``, ``part`` of it is done; ``told`` in words, ``facts`` as numbers."""
+    """News of a run: ``part`` of the stage ``write`` or ``learn`` is done, or a ``notice``; in words, and as numbers."""
 
     stage: str
     part: float
     told: str
     facts: dict[str, float]
+
+
+Say = Callable[[Stage], None]
 
 
 def train_draft(
@@ -62,119 +63,131 @@ def train_draft(
     settings: TrainSettings,
     *,
     sealed: frozenset[str] = frozenset(),
-    say: Callable[[Stage], None] = lambda stage: None,
+    say: Say = lambda stage: None,
 ) -> dict[str, Any]:
     """Make a draft for a target in ``output``, and return its receipt.
 
-    Work that takes long is kept under ``output/work`` and taken up again. Raises ``InvalidRequest`` for sealed prompts, and
-    for a work folder of other settings.
+    Work that takes long is kept under ``output/work`` and taken up again: text by the same target, prompts, sealed list and
+    settings of text; training by the same settings altogether, others begin it anew. Raises ``InvalidRequest`` for sealed
+    prompts, too few of them, settings that the target cannot fill, text of other origin, and a folder that cannot be
+    written; ``UnsupportedModel`` for a target that cannot be cut, or has no chat template.
     """
+    require_writable(output)
     require_unsealed(prompts, sealed)
-    work = output / "work"
-    identity = collect(open_source(model), weights=True)
-    started = {
-        "settings": attrs.asdict(settings),
+    parted = Prompts(prompts, settings.corpus)
+    source = open_source(model)
+    _check_fits(collect(source), settings)
+    identity = collect(source, weights=True)
+    work, code = output / WORK, code_versions()
+    origin = {
         "target": identity.digest,
         "prompts": hashlib.sha256("\n".join(map(prompt_digest, prompts)).encode()).hexdigest(),
         "sealed": hashlib.sha256("\n".join(sorted(sealed)).encode()).hexdigest(),
+        "settings": attrs.asdict(settings.corpus),
     }
-    _take_up(work / "started.json", started)
-
-    corpus = Corpus(work / "corpus", settings.corpus)
-    if len(corpus) < settings.shards + 1:
-        writer = load_target(model, dtype=settings.corpus.dtype)
-
-        def written(done: int, part: float) -> None:
-            total = settings.shards + 1
-            say(
-                Stage(
-                    "write", (done + part) / total, f"text {done + part:.1f} of {total} shards", {"shards": done + part}
-                )
+    corpus = Corpus(work / "corpus", settings.corpus, 1 + settings.shards)
+    writer = load_target(model, dtype=settings.corpus.dtype) if corpus.missing else None
+    if writer is not None:  # a target that cannot be cut is refused before it writes
+        build_draft(writer.model, settings.layers, [0])
+    with writing_to(output):
+        wrote = take_up(work / "corpus", origin, code if writer is not None else None)
+        if writer is not None:
+            _tell_of_changes("text", wrote, say)
+            _tell_of_repeats(parted, settings, say)
+            corpus.grow(
+                writer, parted, sealed=sealed, progress=lambda done: say(_told_of_writing(done, 1 + settings.shards))
             )
-
-        corpus.grow(writer, prompts, settings.shards + 1, sealed=sealed, progress=written)
-        del writer
+    del writer
     held_out, *shards = corpus
+    if not (held_out.is_answer.any() and any(shard.is_answer.any() for shard in shards)):
+        raise InvalidRequest("shards", "must be more: the text holds no answers", settings.shards)
 
+    chosen = {name: value for name, value in attrs.asdict(settings).items() if name != "corpus"}
+    lesson = {"corpus": corpus.digest, "settings": chosen}
+    course = work / f"training-{short_digest(lesson)}"
+    with writing_to(output):
+        taught = take_up(course, lesson, code)
+    _tell_of_changes("training", taught, say)
     target = load_target(model, dtype="float32")
     target_ids = choose_ids(shards, settings.columns, target.facts.vocab_size, target.facts.stop_ids)
-    layers = choose_layers(identity.model.num_layers or 1, settings.layers)
-    torch.manual_seed(settings.distil.seed)
-    draft = build_draft(target.model, layers, target_ids)
-    agreed = distil(
-        draft,
-        shards,
-        held_out,
-        target_ids,
-        settings.distil,
-        work / "checkpoint.pt",
-        progress=lambda news: say(
-            Stage(
-                "learn",
-                news.step / news.steps,
-                f"step {news.step} of {news.steps}, loss {news.loss:.3f}, held-out acceptance {news.acceptance:.3f}, "
-                f"{news.seconds_left / 60:.0f} min left",
-                dict(news._asdict()),
-            )
-        ),
-    )
-    save_draft(draft, target_ids, target.tokenizer, output, getattr(torch, settings.dtype))
-    receipt = _receipt(
-        target, output, started, corpus.digest, layers, agreed, num_prompts=len(prompts), num_sealed=len(sealed)
-    )
-    write_whole(output / RECEIPT, json.dumps(receipt, indent=2) + "\n")
+    draft = build_draft(target.model, settings.layers, target_ids)
+    with writing_to(output):
+        trained = distil(
+            draft,
+            shards,
+            held_out,
+            target_ids,
+            settings.distil,
+            course / "checkpoint.pt",
+            progress=lambda news: say(_told_of_learning(news)),
+        )
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    round_to(draft, dtype)
+    agreed = acceptance(draft, held_out, target_ids)
+    with writing_to(output):
+        save_draft(draft, target_ids, target, output, dtype, making=work / "draft")
+    receipt = {
+        "what": "a draft model made by 'specframe train-draft'; digests are SHA-256",
+        "target": identity.digest,
+        "settings": attrs.asdict(settings),
+        "data": {
+            "corpus": corpus.digest,
+            "written_by": "the target itself",
+            "prompts": origin["prompts"],
+            "num_prompts": {"held_out": len(parted.held_out), "learned": len(parted.learned)},
+            "num_conversations": {"held_out": len(held_out.ids), "learned": sum(len(shard.ids) for shard in shards)},
+            "sealed": {"list": origin["sealed"], "num_digests": len(sealed)},
+            "num_left_out": corpus.left_out._asdict(),
+        },
+        "code": {"what": "that had a hand in it, in order", "corpus": wrote, "training": taught},
+        "training": {"steps": trained.steps, "minutes": round(trained.seconds / 60, 2)},
+        "result": {
+            "weights": weigh_folder(output).digest,
+            "layers_of_the_target": [*range(settings.layers)],
+            "held_out_acceptance": round(agreed.overall, 4),
+            "held_out_acceptance_greedy": round(agreed.greedy, 4),
+        },
+    }
+    with writing_to(output):
+        write_whole(output / RECEIPT, json.dumps(receipt, indent=2) + "\n")
     return receipt
 
 
-def _receipt(
-    target: TransformersTarget,
-    output: Path,
-    started: dict[str, Any],
-    corpus: str,
-    layers: Sequence[int],
-    agreed: float,
-    *,
-    num_prompts: int,
-    num_sealed: int,
-) -> dict[str, Any]:
-    return {
-        "what": "a draft model made by 'specframe train-draft'; digests are SHA-256",
-        **started,
-        "data": {
-            "corpus": corpus,
-            "written_by": "the target itself",
-            "num_prompts": num_prompts,
-            "filters": {"sealed_prompts_refused": num_sealed},
-        },
-        "code": {
-            "specframe": __version__,
-            "training": _code_digest(),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-        },
-        "result": {
-            "weights": weigh_folder(output).digest,
-            "layers_of_the_target": list(layers),
-            "held_out_acceptance": round(agreed, 4),
-        },
-    }
+def _check_fits(target: Manifest, settings: TrainSettings) -> None:
+    """Raise ``InvalidRequest`` for settings that a target cannot fill."""
+    num_layers, limit, num_stops = (
+        target.model.num_layers,
+        target.positions.context_limit,
+        len(target.boundaries.stop_ids),
+    )
+    if num_layers is not None and settings.layers > num_layers:
+        raise InvalidRequest("layers", f"must be 1 to {num_layers}, the target's", settings.layers)
+    if settings.columns <= num_stops:
+        raise InvalidRequest("columns", f"must be more than the target's {num_stops} stop ids", settings.columns)
+    if limit is not None and settings.corpus.length > limit:
+        raise InvalidRequest("length", f"must be at most {limit}, the target's context", settings.corpus.length)
 
 
-def _code_digest() -> str:
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+def _told_of_writing(done: float, total: int) -> Stage:
+    return Stage("write", done / total, f"text {done:.1f} of {total} shards", {"shards": done})
 
 
-def _take_up(file: Path, started: dict[str, Any]) -> None:
-    """Begin a work folder, or see that it was begun alike."""
-    if file.is_file():
-        if canonical(json.loads(file.read_text(encoding="utf-8"))) != canonical(started):
-            raise InvalidRequest(
-                "output",
-                "must be a new folder, or one whose work was begun with the same target, prompts and settings",
-                str(file.parent.parent),
-                "remove its 'work' folder to begin anew",
-            )
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(started, indent=2) + "\n")
+def _told_of_learning(news: Progress) -> Stage:
+    told = (
+        f"step {news.step}, loss {news.loss:.3f}, held-out acceptance {news.acceptance:.3f}, "
+        f"{news.seconds_left / 60:.0f} min left"
+    )
+    return Stage("learn", news.part, told, {name: value for name, value in news._asdict().items() if name != "part"})
+
+
+def _tell_of_changes(what: str, hands: list[Code], say: Say) -> None:
+    if changed := changes(hands):
+        told = f"the {what} was begun by other code and goes on with this: {changed}; the receipt lists both"
+        say(Stage("notice", 0.0, told, {}))
+
+
+def _tell_of_repeats(parted: Prompts, settings: TrainSettings, say: Say) -> None:
+    wanted = settings.shards * settings.corpus.num_prompts
+    if len(parted.learned) < wanted:
+        told = f"{len(parted.learned)} prompts for {wanted} conversations: they are used again"
+        say(Stage("notice", 0.0, told, {"prompts": len(parted.learned), "wanted": wanted}))

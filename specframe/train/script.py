@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -36,13 +36,17 @@ class Script:
             raise UnsupportedModel(
                 f"the target has no chat template to write conversations with ({type(error).__name__}: {error})"
             ) from error
-        return cls(*(tuple(tokenizer.encode(part, add_special_tokens=False)) for part in parts))
+        opening, *others = (tuple(tokenizer.encode(part, add_special_tokens=False)) for part in parts)
+        if not all(others):
+            raise UnsupportedModel("the target's chat template puts nothing between turns, so none has an end")
+        return cls(opening or others[1], *others)  # a user's turn follows something, be it an earlier answer
 
 
 class Conversation:
     """One conversation in the making: a first prompt or the model's own, then turn after turn.
 
-    ``answers`` tells of each id whether it is the assistant's, its end included: only these are learned from.
+    ``answers`` tells of each id whether it is the assistant's, its end included: only these are learned from. ``turns``:
+    the ids of every turn, the user's first, without what the template or a stop id puts around them.
     """
 
     def __init__(self, script: Script, prompt_ids: Sequence[int] | None, stop_ids: frozenset[int]) -> None:
@@ -51,11 +55,17 @@ class Conversation:
         self.is_answer = False
         self.ids: list[int] = []
         self.answers: list[bool] = []
+        self.turns: list[list[int]] = [[]]
+        self._begins_answer = -1
         if prompt_ids is not None:
             self._forced.extend((*prompt_ids, *script.to_assistant))
             self._begins_answer = len(self._forced)
-        else:
-            self._begins_answer = -1
+            self.turns = [[*prompt_ids], []]
+
+    @property
+    def num_forced(self) -> int:
+        """How many ids are certain to come next."""
+        return len(self._forced)
 
     def next(self, draw: Callable[[], int]) -> int:
         """Return the next id: a forced one, else what ``draw`` gives."""
@@ -69,7 +79,21 @@ class Conversation:
             turn = self._script.to_user if self.is_answer else self._script.to_assistant
             self._forced.extend(_behind(turn, token))
             self.is_answer = not self.is_answer
+            self.turns.append([])
+        elif is_drawn:
+            self.turns[-1].append(token)
         return token
+
+
+def texts_of(turn: Sequence[int], script: Script, tokenizer: Any) -> Iterator[str]:
+    """Give every text that a turn may be read as: all of it, and what stands between markers that a model wrote itself."""
+    markers = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    heading = tokenizer.decode(script.to_user, skip_special_tokens=True).strip()
+    pieces = [[*piece] for is_marker, piece in itertools.groupby(turn, markers.__contains__) if not is_marker]
+    for ids in (turn, *pieces):
+        text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+        yield text
+        yield text.removeprefix(heading)
 
 
 def _behind(turn: Iterable[int], stop: int) -> tuple[int, ...]:

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import safetensors.torch
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from specframe.borrowing import BORROWS
-from specframe.errors import InvalidRequest, UnsupportedModel
-from specframe.manifest.collector import OUTPUT_MAP
+from specframe.errors import UnsupportedModel
+from specframe.layout import BORROWS, OUTPUT_MAP, RECEIPT
 from specframe.train.corpus import Shard
+from specframe.transformers_target import TransformersTarget
 
-
-def choose_layers(num_target: int, num_draft: int) -> list[int]:
-    """Return which of the target's layers a draft begins with: the first, the last, and evenly between."""
-    if not 1 <= num_draft <= num_target:
-        raise InvalidRequest("layers", f"must be 1 to {num_target}, the target's", num_draft)
-    return [round(position) for position in np.linspace(0, num_target - 1, num_draft)] if num_draft > 1 else [0]
+_WEIGHTS = "model.safetensors"
+_NOT_PER_LAYER = frozenset({"architectures", "bos_token_id", "eos_token_id", "pad_token_id"})
 
 
 def choose_ids(shards: Iterable[Shard], num_columns: int, vocab_size: int, stop_ids: frozenset[int]) -> list[int]:
@@ -41,37 +38,55 @@ def choose_ids(shards: Iterable[Shard], num_columns: int, vocab_size: int, stop_
     return sorted([*stop_ids, *frequent, *rest][:num_columns])
 
 
-def build_draft(target: PreTrainedModel, layers: Sequence[int], target_ids: Sequence[int]) -> PreTrainedModel:
-    """Return a draft in float32 that begins with the target's layers, and has its embeddings and these rows of its head."""
-    config = copy.deepcopy(target.config)
-    text = config.get_text_config()
-    text.num_hidden_layers, text.vocab_size, text.tie_word_embeddings = len(layers), len(target_ids), False
-    if getattr(text, "layer_types", None):
-        text.layer_types = [text.layer_types[layer] for layer in layers]
+def build_draft(target: PreTrainedModel, num_layers: int, target_ids: Sequence[int]) -> PreTrainedModel:
+    """Return a draft in float32 that begins as the target's first layers, with its embeddings and these rows of its head.
+
+    The first layers say more by themselves than any others. Raises ``UnsupportedModel`` for a target that cannot be cut so.
+    """
     if target.get_output_embeddings().bias is not None:
         raise UnsupportedModel(
             f"the head of {type(target).__name__} has a bias; drafts of such a target are not built yet"
         )
-    draft: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    draft: PreTrainedModel = AutoModelForCausalLM.from_config(
+        _cut_config(target.config, num_layers, len(target_ids)), dtype=torch.float32
+    )
     lend(draft, target, target_ids)
-    renamed = {}
-    for name, tensor in target.state_dict().items():
-        head, mark, tail = name.partition(".layers.")
-        if not mark:
-            renamed[name] = tensor
-            continue
-        index, _, rest = tail.partition(".")
-        for place, layer in enumerate(layers):
-            if int(index) == layer:
-                renamed[f"{head}.layers.{place}.{rest}"] = tensor
-    own = {name for name, _ in own_parameters(draft)}
-    missing = sorted(own - renamed.keys())
+    tensors = target.state_dict()
+    own = own_parameters(draft)
+    missing = sorted(name for name, parameter in own if name not in tensors or tensors[name].shape != parameter.shape)
     if missing:
-        raise UnsupportedModel(f"{type(target).__name__} is no plain stack of layers: it has no {missing[0]}")
+        raise UnsupportedModel(
+            f"{type(target).__name__} is no plain stack of layers: with {num_layers} of them it has another {missing[0]}"
+        )
     with torch.no_grad():
-        for name, parameter in own_parameters(draft):
-            parameter.copy_(renamed[name])
+        for name, parameter in own:
+            parameter.copy_(tensors[name])
     return draft
+
+
+def _cut_config(config: PreTrainedConfig, num_layers: int, num_columns: int) -> PreTrainedConfig:
+    """Return the configuration of the first layers and a head of so many columns.
+
+    What is listed for every layer is cut. Special ids without a row of their own would be taken for rows that are not there;
+    they stand in the generation configuration.
+    """
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    values = vars(text)
+    num_target = text.num_hidden_layers
+    per_layer = {
+        name: value[:num_layers]
+        for name, value in values.items()
+        if isinstance(value, list) and len(value) == num_target and name not in _NOT_PER_LAYER
+    }
+    text.num_hidden_layers, text.vocab_size, text.tie_word_embeddings = num_layers, num_columns, False
+    for name, value in per_layer.items():
+        setattr(text, name, value)
+    for name, value in list(values.items()):
+        ids = value if isinstance(value, list) else [value]
+        if name.endswith("_token_id") and any(token is not None and not 0 <= token < num_columns for token in ids):
+            setattr(text, name, None)
+    return config
 
 
 def lend(draft: PreTrainedModel, target: PreTrainedModel, target_ids: Sequence[int]) -> None:
@@ -90,21 +105,53 @@ def own_parameters(draft: PreTrainedModel) -> list[tuple[str, torch.nn.Parameter
     return [(name, parameter) for name, parameter in draft.named_parameters() if id(parameter) not in borrowed]
 
 
-def save_draft(
-    draft: PreTrainedModel, target_ids: Sequence[int], tokenizer: Any, folder: Path, dtype: torch.dtype
-) -> None:
-    """Write a draft's folder: its own tensors, the map of its columns, and the target's tokenizer."""
-    from safetensors.torch import save_file
+@torch.no_grad()
+def round_to(draft: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Round a draft's own parameters to a dtype in place, so that what is measured is what is written."""
+    for _, parameter in own_parameters(draft):
+        parameter.copy_(parameter.to(dtype))
 
-    folder.mkdir(parents=True, exist_ok=True)
+
+def save_draft(
+    draft: PreTrainedModel,
+    target_ids: Sequence[int],
+    target: TransformersTarget,
+    folder: Path,
+    dtype: torch.dtype,
+    *,
+    making: Path,
+) -> None:
+    """Write a draft's folder: its own tensors, the map of its columns, and the target's tokenizer and special ids.
+
+    All is written in ``making`` first and then moved, the weights last: a folder that has any holds everything they need.
+    Raises ``OSError``.
+    """
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    (making / OUTPUT_MAP).write_text(json.dumps(list(target_ids)), encoding="utf-8")
     config = copy.deepcopy(draft.config)
     config.dtype = dtype
     setattr(config, BORROWS, ["embeddings", "head"])
     config.architectures = [type(draft).__name__]
-    config.save_pretrained(folder)
-    if draft.generation_config is not None:
-        draft.generation_config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    config.save_pretrained(making)
+    _special_ids(target).save_pretrained(making)
+    try:
+        target.tokenizer.save_pretrained(making)
+    except Exception as error:  # its files are written by another library, with errors of its own
+        raise OSError(f"the tokenizer could not be written ({type(error).__name__}: {error})") from error
     tensors = {name: parameter.detach().to(dtype).contiguous() for name, parameter in own_parameters(draft)}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / OUTPUT_MAP).write_text(json.dumps(list(target_ids)), encoding="utf-8")
+    (making / _WEIGHTS).write_bytes(safetensors.torch.save(tensors, metadata={"format": "pt"}))
+    for name in (_WEIGHTS, RECEIPT):  # of an earlier draft
+        (folder / name).unlink(missing_ok=True)
+    for path in sorted(making.iterdir(), key=lambda path: path.name == _WEIGHTS):
+        if (folder / path.name).is_dir():
+            shutil.rmtree(folder / path.name)
+        path.replace(folder / path.name)
+    making.rmdir()
+
+
+def _special_ids(target: TransformersTarget) -> GenerationConfig:
+    """Return what ends and begins the target's texts, and nothing about how it draws."""
+    places = (target.model.generation_config, target.model.config.get_text_config(), target.tokenizer)
+    begin = next((found for place in places if (found := getattr(place, "bos_token_id", None)) is not None), None)
+    return GenerationConfig(bos_token_id=begin, eos_token_id=sorted(target.facts.stop_ids) or None)

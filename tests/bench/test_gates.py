@@ -67,7 +67,7 @@ def test_reasons_to_delete_outweigh_reasons_to_wait():
 def test_what_was_not_measured_promotes_nothing_and_deletes_nothing():
     """Prevents a machine without an energy counter from failing, and one without a measurement from passing."""
     assert decide({**GOOD, "energy": None, "break_even": None}).decision == PROMOTE
-    for metric in ("matched", "speed", "speed_low"):
+    for metric in ("failures", "speed", "speed_low"):
         verdict = decide({**GOOD, metric: None})
         assert verdict.decision == KEEP
         assert verdict.reasons[0].startswith(f"{metric} was not measured")

@@ -25,10 +25,11 @@ from wrong import (
 )
 
 from specframe.distribution import Distribution, NotADistribution
-from specframe.policy import Pipeline, SamplingPolicy
+from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.proposal import Proposal
 from specframe.random import CounterRandom, Purpose
+from specframe.sampling import SamplingPolicy
 from specframe.testing import (
     Integrand,
     LawRow,

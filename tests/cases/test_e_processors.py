@@ -11,9 +11,10 @@ from models import engine_on, random_table
 from transformers import LogitsProcessor
 from transformers.generation import logits_process as library
 
-from specframe.policy import Pipeline, SamplingPolicy
+from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.rows import Row
+from specframe.sampling import SamplingPolicy
 from specframe.testing import Adversary, Oracle
 
 POLICIES = {

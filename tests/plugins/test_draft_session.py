@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +13,13 @@ import torch
 from drafts import TableRunner, drafter, near_model, network, other_model, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupts import interrupted
 from models import PROMPT, SLIDING_KINDS, CheckedTarget, engine_on, shared_model, tiny_model
 
+import specframe_draft_model
 from specframe import Engine, TransformersTarget
 from specframe.proposal import Commit, Proposal, Round, lend
-from specframe.testing import RandomOffers
+from specframe.testing import Fault, RandomOffers, failing
 from specframe.views import first_layers
 from specframe_draft_model import DraftModelOptions
 from specframe_draft_model.drafter import DraftContextExceeded, DraftModel
@@ -334,3 +338,39 @@ def test_samples_share_the_drafts_prefix():
         result.token_ids for result in Engine(target).generate(PROMPT, **arguments)
     ]
     assert sum(length >= len(PROMPT) for length in fed) == 1
+
+
+def test_a_draft_that_computes_a_nan_once_is_back_in_the_next_request():
+    """A NaN that stays in the draft's cache would put the draft out in every later turn of a conversation."""
+    model = near_model()
+    projection = model.model.layers[0].self_attn.k_proj
+    spoil = Fault("__call__", lambda key: torch.full_like(key, torch.nan), at_call=1, is_after=True)
+    projection.forward = failing(projection.forward, spoil)
+    made = DraftModel(Network(TransformersTarget(model)), DraftModelOptions(model="unused"))
+    engine = engine_on(TransformersTarget(shared_model()), made)
+    expected = Engine(TransformersTarget(shared_model())).generate(PROMPT, max_new_tokens=12).token_ids
+    first, second = (engine.generate(PROMPT, max_new_tokens=12) for _ in range(2))
+    assert first.token_ids == second.token_ids == expected
+    assert [event.message for event in first.events] == ["switched off: propose raised ProposalError"]
+    assert not second.events
+    assert second.stats.drafters["d0"].num_accepted
+
+
+def test_an_interrupt_at_any_line_of_the_draft_leaves_it_usable(request):
+    """A cache that an interrupt left owned would put the draft out for good."""
+    model, target = near_model(), TransformersTarget(shared_model())
+
+    def run(engine):
+        engine.reset()
+        result = engine.generate(PROMPT, max_new_tokens=6)
+        return result.token_ids, result.events, [record.num_accepted for record in result.records]
+
+    made = DraftModel(Network(TransformersTarget(model)), DraftModelOptions(model="unused"))
+    engine = engine_on(target, made)
+    fresh = run(engine)
+    for line in itertools.count(0, 1 if request.config.getoption("--full") else 5):
+        is_over = interrupted(lambda: run(engine), line, folder=str(Path(specframe_draft_model.__file__).parent))
+        assert run(engine) == fresh, line
+        if is_over:
+            break
+    assert line > 100

@@ -1,11 +1,8 @@
-"""What docs/exactness.md shows works as it stands, and what it lists is what is run."""
+"""What docs/exactness.md lists is what is run, with the figures that it tells."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-
-import attrs
 
 from specframe.generation import Generation
 from specframe.testing import FULL, QUICK, Adversary, contract, laws, parity
@@ -13,22 +10,6 @@ from specframe.testing.runs import Subject
 
 DOC = (Path(__file__).parents[2] / "docs" / "exactness.md").read_text(encoding="utf-8")
 SUBJECT = Subject("it", lambda target: {"it": Adversary(lambda context, index: None)}, generation=Generation)
-
-
-def test_the_code_of_the_page_runs(monkeypatch, capsys):
-    """From the first block to the last, as a reader would paste them."""
-    quick = attrs.evolve(QUICK, num_outputs=200, policies=("temperature",))
-    monkeypatch.setattr("specframe.testing.QUICK", quick)
-    names: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
-        exec(block, names)
-    assert names["certificate"].is_certified, names["certificate"].failures
-    assert "follower is certified" in capsys.readouterr().out
-    asked = []
-    names["test_my_drafter_is_exact"](asked.append)  # the fixture is tested with its plugin
-    assert asked == [names["make_drafter"]]
 
 
 def test_every_check_is_on_the_page():

@@ -1,0 +1,223 @@
+"""``specframe compare``: a plan is fixed once, a run ends or goes on, and every mistake is one readable line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from specframe.bench import planning
+from specframe.bench.results import read_results
+from specframe.bench.workload import Corpus
+from specframe.cli import main
+
+
+@pytest.fixture
+def compare(monkeypatch, capsys):
+    """Run ``specframe compare`` in this process and return its exit status, output and errors."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["specframe", "compare", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        return caught.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+SMALL = ("--workload", "chat", "--limit", 2, "--max-new-tokens", 6, "--repeats", 1, "--no-memory")
+
+
+def test_a_plan_is_made_and_run_and_shown(compare, model, tmp_path):
+    """The way that the documentation describes."""
+    plan, results = tmp_path / "plan.json", tmp_path / "plan.jsonl"
+    arms = ("--arm", "prompt_lookup@adaptive", "--arm", "library=transformers", "--arm", "transformers-lookup:3")
+    code, out, err = compare("plan", "-o", plan, "--target", model, *arms, *SMALL)
+    assert (code, err) == (0, "")
+    assert "2 prompts x 5 arms x 1 repeats = 10 requests" in out
+    code, out, err = compare("run", plan)
+    assert code == 0
+    assert "10 of 10 requests are done" in out
+    assert "matched 2/2" in out
+    assert "[0 s] 0/10 loading" in err
+    assert "10/10 done" in err
+    assert len(read_results(results).requests) == 10
+    code, out, _ = compare("run", plan, "--json")
+    summary = json.loads(out)
+    assert summary["num_done"] == 10
+    speeds = {(cell["arm"], cell["kind"]): cell["speeds"] for cell in summary["cells"]}
+    assert speeds["library", "chat"]["plain"]["num_matched"] == 2
+    assert {name for name, _ in speeds} == {
+        "plain", "plain again", "prompt_lookup@adaptive", "library", "transformers-lookup:3"
+    }  # fmt: skip
+    record = next(r for r in read_results(results).requests if r.arm == "library")
+    assert record.num_first == 1
+    assert record.first_token_s < record.end_to_end_s
+    assert record.text == "".join(record.pieces)
+    assert record.peak_resident_bytes is None or record.peak_resident_bytes > 2**26
+
+
+def test_a_plan_is_never_overwritten(compare, model, tmp_path):
+    """Prevents gates from being moved after results were seen."""
+    plan = tmp_path / "plan.json"
+    assert compare("plan", "-o", plan, "--target", model, *SMALL)[0] == 0
+    before = plan.read_bytes()
+    code, _, err = compare("plan", "-o", plan, "--target", model, *SMALL, "--order-seed", 1)
+    assert code == 2
+    assert err.startswith("error: 'output' must be a new file, for a plan is never changed")
+    assert plan.read_bytes() == before
+
+
+def test_a_run_against_a_changed_plan_is_refused(compare, model, tmp_path):
+    """By whatever was changed: the file of the plan, or what it is about."""
+    prompts, plan = tmp_path / "p.jsonl", tmp_path / "plan.json"
+    prompts.write_text('{"prompt": "a"}\n')
+    sizes = ("--workload", prompts, *SMALL[2:])
+    assert compare("plan", "-o", plan, "--target", model, *sizes)[0] == 0
+    prompts.write_text('{"prompt": "b"}\n')
+    code, out, err = compare("run", plan)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: a run would not be the one that was planned")
+    assert "items[0].sha256: planned" in err
+    assert not (tmp_path / "plan.jsonl").exists()
+    content = json.loads(plan.read_text())
+    content["plan"]["repeats"] = 2
+    plan.write_text(json.dumps(content))
+    code, _, err = compare("run", plan)
+    assert code == 2
+    assert "was changed after it was fixed" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("run",), "error: 'plan' must be given, or --demo"),
+        (("run", "x.json", "--demo"), "error: 'plan' must be given, or --demo (got 'x.json')"),
+        (("run", "nowhere.json"), "error: plan 'nowhere.json' cannot be read: No such file"),
+        (("run", "nowhere.json", "-o", "nowhere/r.jsonl"), "error: 'output' must be a file that can be written"),
+        (("plan", "-o", "nowhere/x.json"), "error: 'output' must be a file that can be written"),
+        (
+            ("plan", "-o", "x.json", "--arm", "a=none", "--arm", "a=transformers"),
+            "error: 'arm' must not be given twice",
+        ),
+        (("plan", "-o", "x.json", "--arm", "=none"), "error: 'arm' must be a value or NAME=VALUE (got '=none')"),
+        (("plan", "-o", "x.json", "--certificate", "c.json"), "error: 'certificate' must be NAME=VALUE (got 'c.json')"),
+        (("plan", "-o", "x.json", "--arm", "promt_lookup"), "error: unknown strategy 'promt_lookup'; did you mean"),
+        (("plan", "-o", "x.json", "--workload", "chats"), "error: workload 'chats' is neither a stratum nor a file"),
+        (("plan", "-o", "x.json", "--gates", "none.json"), "error: gates 'none.json' cannot be read"),
+        (("plan", "-o", "x.json", "--top-k", "5"), "error: 'sampling' needs a temperature above 0"),
+    ],
+)
+def test_a_mistake_is_one_readable_line(compare, model, tmp_path, monkeypatch, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    target = ("--target", model) if arguments[0] == "plan" else ()
+    code, out, err = compare(*arguments, *target)
+    assert (code, out) == (2, "")
+    assert err.startswith(told)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_says_how_to_go_on(compare, model, tmp_path, monkeypatch):
+    """Exit status 130, what is finished kept, and the same command ends the work."""
+    from specframe.bench import run as running
+
+    plan, results = tmp_path / "plan.json", tmp_path / "out.jsonl"
+    compare("plan", "-o", plan, "--target", model, *SMALL)
+
+    class Interrupted(running.Measurer):
+        num_left = 4  # two of them warm up
+
+        def measure(self, *arguments, **settings):
+            if not Interrupted.num_left:
+                raise KeyboardInterrupt
+            Interrupted.num_left -= 1
+            return super().measure(*arguments, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "Measurer", Interrupted)
+        code, _, err = compare("run", plan, "-o", results)
+    assert code == 130
+    assert "interrupted; what is finished is in" in err
+    assert len(read_results(results).requests) == 2
+    assert compare("run", plan, "-o", results)[0] == 0
+    assert len(read_results(results).requests) == 4
+
+
+def test_the_demo_keeps_its_plan_beside_its_results(compare, model, tmp_path, monkeypatch):
+    """A run of the demo that was interrupted goes on with the plan that it began with."""
+    arms = {"plain": "none", "lookup": "prompt_lookup"}
+    small = planning.draw_up(
+        arms, Corpus(("chat",), limit=1), model=str(model), max_new_tokens=4, repeats=1, weighs_arms=False
+    )
+    monkeypatch.setattr(planning, "demo_plan", lambda: small)
+    monkeypatch.chdir(tmp_path)
+    assert compare("run", "--demo")[0] == 0
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "compare-demo.plan.json",
+        "compare-demo.jsonl",
+        "compare-demo",
+    }
+    assert (tmp_path / "compare-demo" / "index.html").exists()
+    monkeypatch.setattr(planning, "demo_plan", None)
+    assert compare("run", "--demo")[0] == 0
+
+
+def test_the_page_can_be_followed(compare, model, tmp_path, monkeypatch):
+    """Its commands are ones, and its code reads what they wrote."""
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL)
+    commands = [
+        shlex.split(block.removeprefix("$ ").replace("\\\n", "").replace("MODEL", str(model)))
+        for language, block in blocks
+        if language == "console"
+    ]
+    assert [command[:3] for command in commands] == [["specframe", "compare", name] for name in ("run", "plan", "run")]
+    monkeypatch.chdir(tmp_path)
+    code, _, err = compare(*commands[1][2:], *SMALL)
+    assert (code, err) == (0, "")
+    assert compare(*commands[2][2:])[0] == 0
+    (code,) = (block for language, block in blocks if language == "python")
+    exec(code, {})
+    assert "--demo" in commands[0]
+
+
+def test_block_and_sampling_hold_for_all_arms(compare, model, tmp_path):
+    """In blocks, in bfloat16, and with a seed: what is drafted is what plain decoding says; entropies are kept if asked for."""
+    plan = tmp_path / "plan.json"
+    arms = ("--arm", "draft=draft.toml", "--arm", "transformers", "--dtype", "bfloat16", "--kernel", "block:4")
+    (tmp_path / "draft.toml").write_text(
+        f'[length]\nmax_tokens = 2\n[[drafters]]\nuse = "draft_model"\noptions = {{ model = "{model}" }}\n'
+    )
+    arms = (*arms[:1], f"draft={tmp_path / 'draft.toml'}", *arms[2:])
+    sampling = ("--temperature", 0.8, "--seed", 5, "--seed", 6, "--entropies")
+    assert compare("plan", "-o", plan, "--target", model, *arms, *sampling, *SMALL, "--repeats", 2)[0] == 0
+    code, _, err = compare("run", plan)
+    assert code == 0, err
+    found = read_results(tmp_path / "plan.jsonl").requests
+    own = [record for record in found if record.arm != "transformers"]
+    assert {record.kernel for record in own} == {"block:4"}
+    texts = {}
+    for record in own:
+        texts.setdefault((record.index, record.seed), set()).add(record.token_ids)
+    assert len(texts) == 4
+    assert all(len(outputs) == 1 for outputs in texts.values())
+    drafted = [record.drafters["draft_model"] for record in own if record.arm == "draft"]
+    assert all(len(stats.entropies) == stats.num_evaluated > 0 for stats in drafted)
+    assert {record.seed for record in found} == {5, 6}
+
+
+@pytest.mark.real_model
+def test_the_real_target_says_the_same_in_every_arm(compare, tmp_path):
+    """Prompt lookup, transformers, and transformers' lookup, on the demo model."""
+    plan = tmp_path / "plan.json"
+    arms = ("--arm", "prompt_lookup@adaptive", "--arm", "transformers", "--arm", "transformers-lookup:4")
+    sizes = ("--workload", "core", "--limit", 1, "--max-new-tokens", 8, "--repeats", 1, "--no-memory")
+    assert compare("plan", "-o", plan, "--dtype", "float32", *arms, *sizes)[0] == 0
+    code, out, err = compare("run", plan)
+    assert code == 0, err
+    assert "20 of 20 requests are done" in out
+    assert out.count("matched 4/4") == 8

@@ -1,0 +1,33 @@
+"""Memory of arms and of a while: measured in processes of their own, and as the system counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from specframe import LoadError
+from specframe.bench.memory import measure_apart, reset_peak_resident, tracked_peak_resident
+
+
+def test_an_arm_is_measured_in_a_process_of_its_own(model):
+    """What loading takes, in seconds and bytes; a process that fails says why."""
+    found = measure_apart(str(model), "prompt_lookup", dtype="float32", max_new_tokens=4)
+    assert found["target_load_s"] > found["drafters_load_s"] > 0
+    assert 0 < found["artifact"] < found["deduplicated"] <= sum(found["logical"].values()) < found["max_resident"]
+    assert set(found["logical"]) == {"target weights", "target cache"}
+    assert found["unknown"] == ["prompt_lookup"]
+    with pytest.raises(
+        LoadError, match=r"arm 'none' could not be measured in a process of its own: .*invalid int value"
+    ):
+        measure_apart(str(model), "none", max_new_tokens="few")
+
+
+def test_the_peak_of_a_while_is_the_systems():
+    """What was resident before does not count, what came and went does."""
+    if not reset_peak_resident():
+        pytest.skip("this system cannot reset the peak")
+    before = tracked_peak_resident()
+    block = bytearray(b"x") * (64 * 2**20)
+    del block
+    assert tracked_peak_resident() > before + 48 * 2**20
+    assert reset_peak_resident()
+    assert tracked_peak_resident() < before + 48 * 2**20

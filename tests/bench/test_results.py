@@ -1,0 +1,185 @@
+"""The file of results: what is written is read, and what is no such file is refused."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+
+import attrs
+import pytest
+
+from specframe import InvalidResults, ResultsNotWritten
+from specframe.bench.results import (
+    FORMAT,
+    ArmRecord,
+    ByteCounts,
+    Header,
+    Origin,
+    RequestRecord,
+    ResultWriter,
+    Rounds,
+    is_unbegun,
+    read_results,
+)
+from specframe.positions import PositionStats
+from specframe.records import DrafterStats
+
+HEADER = Header(
+    "plan-v1:sha256:0", {"arms": {"a": {"strategy": None}}}, {"cores": "2"}, {"torch": "2"}, "not available"
+)
+ARM = ArmRecord("a", 1.5, 0, ByteCounts(1, {"target weights": 2}, 3, 4, 5, ("lookup",)))
+POSITIONS = (PositionStats(3, 3, 3, 2, 2), PositionStats(2, 2, 1, 1, 1))
+REQUEST = RequestRecord(
+    arm="a",
+    index=0,
+    kind="chat",
+    name="Grüße\u2028",
+    repeat=0,
+    session=1,
+    order=2,
+    num_prompt=7,
+    seed=2**63,
+    token_ids=(5, 6),
+    pieces=("é", ""),
+    text="é",
+    finish_reason="stop",
+    origins=("plain", "accepted:lookup"),
+    judged=True,
+    end_to_end_s=1.25,
+    first_token_s=1,
+    num_first=1,
+    decode_s=0.25,
+    phases={"prefill": 1.0},
+    num_target_calls=2,
+    num_rounds=2,
+    positions=POSITIONS,
+    drafters={"lookup": DrafterStats(3, 3, 2, 0.5, POSITIONS, ((0.5, True), (0.25, False)))},
+    rounds=Rounds((0, 3), (1, 1), (0.0, 0.1), (1.0, 0.1), (0.0, 0.05)),
+    exactness="token-exact",
+    kernel="single",
+    length_policy="fixed",
+    events=("round 1: lookup: off",),
+    peak_resident_bytes=2**33,
+    energy_j=0.5,
+)
+FAILED = attrs.evolve(REQUEST, index=1, error="TargetError: no", end_to_end_s=None, judged=None)
+
+
+def written(path, *records):
+    with ResultWriter(path) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+def test_results_are_read_as_they_were_written(tmp_path):
+    """Prevents a field from being lost, or read as something else."""
+    path = written(tmp_path / "r.jsonl", HEADER, ARM, REQUEST, FAILED)
+    read = read_results(path)
+    assert read.header == HEADER
+    assert read.arms == {"a": ARM}
+    assert read.requests == (REQUEST, FAILED)
+    assert read.num_bytes == path.stat().st_size
+    assert [json.loads(line)["line"] for line in path.read_text(encoding="utf-8").split("\n")[:-1]] == [
+        "header",
+        "arm",
+        "request",
+        "request",
+    ]
+
+
+def test_a_line_that_was_not_finished_is_left_out_and_then_cut_off(tmp_path):
+    """Prevents half a line from being read, or from being glued to the next."""
+    path = written(tmp_path / "r.jsonl", HEADER, REQUEST)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"line": "request", "arm"')
+    read = read_results(path)
+    assert read.requests == (REQUEST,)
+    assert read.num_bytes == len(whole)
+    with ResultWriter(path, num_bytes=read.num_bytes) as writer:
+        writer.write(FAILED)
+    assert read_results(path).requests == (REQUEST, FAILED)
+
+
+def test_another_format_is_told(tmp_path):
+    """Prevents a file of an older or newer specframe from being read by guess."""
+    path = written(tmp_path / "r.jsonl", attrs.evolve(HEADER, format=FORMAT + 1))
+    with pytest.raises(
+        InvalidResults, match=r"'r.jsonl', line 1: has format 2; this specframe reads and writes 1; read"
+    ):
+        read_results(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "line 3: is not JSON"),
+        ("[]", "line 3: must be an object whose 'line' is one of header, arm, request"),
+        ('{"line": "end"}', "line 3: must be an object"),
+        ('{"line": "arm"}', "line 3: key 'arm' is missing"),
+        ('{"line": "arm", "arm": "b", "speed": 2}', "line 3: unknown key 'speed'"),
+        ('{"line": "arm", "arm": "b", "target_load_s": "1"}', "must be of type float"),
+        ('{"line": "arm", "arm": "a"}', "line 3: says again"),
+        ('{"line": "header", "format": 1, "plan_digest": "", "plan": {}, "machine": {}, "versions": {}, "energy": ""}',
+         "line 3: says again"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_told_with_its_number(tmp_path, line, told):
+    """Prevents a damaged file from giving figures."""
+    path = written(tmp_path / "r.jsonl", HEADER, ARM)
+    path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
+    with pytest.raises(InvalidResults, match="results 'r.jsonl'.*" + told.replace("'", ".")):
+        read_results(path)
+
+
+def test_a_request_that_stands_twice_is_refused(tmp_path):
+    """Prevents a request from being counted twice."""
+    path = written(tmp_path / "r.jsonl", HEADER, REQUEST, attrs.evolve(REQUEST, session=2))
+    with pytest.raises(InvalidResults, match="line 3: says again what an earlier line says"):
+        read_results(path)
+
+
+def test_what_is_no_file_of_results_is_told(tmp_path):
+    """Prevents a traceback for a wrong path."""
+    with pytest.raises(InvalidResults, match="'nothing' cannot be read: No such file"):
+        read_results(tmp_path / "nothing")
+    (tmp_path / "r").write_text('{"line": "arm", "arm": "a"}\n')
+    with pytest.raises(InvalidResults, match="must begin with a line of the kind 'header'"):
+        read_results(tmp_path / "r")
+
+
+def test_only_what_is_left_of_a_header_counts_as_unbegun(tmp_path):
+    """Prevents a file that is something else from being overwritten."""
+    path = tmp_path / "r"
+    line = written(tmp_path / "whole", HEADER).read_bytes()
+    for content, expected in {b"": True, line[:5]: True, line[:-1]: True, line: False, b"notes": False}.items():
+        path.write_bytes(content)
+        assert is_unbegun(path) is expected
+
+
+def test_a_full_disk_keeps_what_was_written(tmp_path):
+    """Prevents half a line from staying, and says how to go on."""
+    path = written(tmp_path / "r.jsonl", HEADER)
+    size = path.stat().st_size
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with ResultWriter(path, num_bytes=size) as writer:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limit[1]))
+        try:
+            with pytest.raises(ResultsNotWritten, match="cannot be written: File too large; what is finished"):
+                writer.write(REQUEST)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+            signal.signal(signal.SIGXFSZ, handler)
+        assert path.stat().st_size == size
+        writer.write(REQUEST)
+    assert read_results(path).requests == (REQUEST,)
+    with pytest.raises(ResultsNotWritten, match="cannot be written: Is a directory"):
+        ResultWriter(tmp_path)
+
+
+def test_an_origin_is_spelled_and_read():
+    """Prevents a drafter's name from being lost."""
+    for origin in (Origin("plain"), Origin("accepted", "draft_model#2"), Origin("correction", "a:b")):
+        assert Origin.parse(str(origin)) == origin

@@ -1,0 +1,82 @@
+"""Drafters of others: each distribution is built, installed and found as a stranger's would be, and passes its own tests."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import specframe
+from specframe import testing
+from specframe.skeleton import write_skeleton
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DISTRIBUTIONS = sorted(path for path in EXAMPLES.glob("third_party_*") if path.is_dir())
+DRAFTERS = ("repeat_last", "followers", "early_exit")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the distributions installed, and one that ``specframe new-drafter`` wrote; no network is used."""
+    folder = tmp_path_factory.mktemp("installed")
+    made = write_skeleton("best-guess", tmp_path_factory.mktemp("made"))
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run([*pip, "--target", folder, *DISTRIBUTIONS, made], check=True)
+    tests = folder / "tests"
+    tests.mkdir()
+    for source in (*DISTRIBUTIONS, made):
+        for test in source.glob("test_*.py"):
+            shutil.copy(test, tests)
+    return folder
+
+
+def test_the_distributions_pass_their_own_tests(installed: Path) -> None:
+    """Among them: found by name, plain decoding's text, certified. The sources are not on the path."""
+    path = os.pathsep.join([str(installed), *filter(os.path.isdir, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", ".", "."]
+    done = subprocess.run(command, cwd=installed / "tests", env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    num_tests = sum(path.read_text(encoding="utf-8").count("\ndef test_") for path in (installed / "tests").iterdir())
+    assert num_tests >= 12
+    assert f"{num_tests + 1} passed" in done.stdout  # one is parametrised
+
+
+@pytest.mark.real_model
+def test_the_demo_target_says_the_same_with_each(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by name on a real model, each proposes and none is heard."""
+    monkeypatch.syspath_prepend(installed)
+    target = specframe.load_target("demo")
+    arguments = {"max_new_tokens": 16, "temperature": 0.7, "seed": 1}
+    prompt = "red green blue red green blue red green"
+    with specframe.Engine(target) as engine:
+        expected = engine.generate(prompt, **arguments)
+    for name in (*DRAFTERS, "best_guess"):
+        with specframe.Engine(target, strategy=name) as engine:
+            result = engine.generate(prompt, **arguments)
+        assert result.token_ids == expected.token_ids, name
+        assert result.stats.drafters[name].num_proposed > 0, name
+        assert result.events == (), name
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda path: path.name)
+def test_only_the_public_api_is_used(distribution: Path) -> None:
+    """What the examples reach into, strangers will."""
+    public = {"specframe": set(specframe.__all__), "specframe.testing": set(testing.__all__)}
+    files = list(distribution.rglob("*.py"))
+    assert files
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "specframe":
+                assert {alias.name for alias in node.names} <= public[node.module or ""], (file.name, node.lineno)
+            if isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names if alias.name.split(".")[0] == "specframe"}
+                assert names <= {"specframe"}, (file.name, node.lineno)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "specframe":
+                assert node.attr in public["specframe"], (file.name, node.lineno)

@@ -1,0 +1,83 @@
+"""The whole fault matrix: whatever breaks, what was emitted is a prefix, the cause is named, and the next request is as new."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matrix import CASES, Case
+from scenes import SAMPLINGS, Row, Scene, Seen, emitted, names_its_cause, sees
+
+from specframe import GenerationError, Result, SpecframeError
+
+STORED = Path(__file__).parents[2] / "docs" / "results" / "failures.json"
+
+
+@pytest.fixture(scope="module")
+def rows(request: pytest.FixtureRequest) -> Iterator[dict[str, dict[str, Any]]]:
+    """Collect what cases gave, by part and fault; stored where results are."""
+    found: dict[str, dict[str, Any]] = {}
+    yield found
+    path = request.config.getoption("--results")
+    if path is not None and sum(map(len, found.values())) == len(CASES):
+        path.with_name(STORED.name).write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, dict[str, Any]]:
+    return json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_whatever_breaks_output_is_a_prefix_and_the_next_request_is_as_new(case, rows, stored, request):
+    """Prevents lost, repeated and different text, and what one request's failure leaves for the next."""
+    found = [
+        [happen(case, Scene(kind, sampling), place) for place in case.places]
+        for kind in case.kinds
+        for sampling in list(SAMPLINGS.values())[: 1 if kind == "transformers" else 2]  # the target knows no sampling
+    ]
+    row = {name: " or ".join(dict.fromkeys(getattr(one, name) for one in found[0])) for name in Row._fields}
+    rows.setdefault(case.part, {})[case.fault] = row
+    if request.config.getoption("--results") is None:
+        assert row == stored[case.part][case.fault], "not what is documented; store it with --results"
+
+
+def happen(case: Case, scene: Scene, place: Any) -> Row:
+    """Let a fault happen, and return what came of it. Every rule of the matrix is asserted here."""
+    case.put(scene, place)
+    engine = scene.engine()
+    seen, full = scene.observe(engine), scene.full
+    assert all(fault.num_calls > fault.at_call for fault in scene.faults), "the fault did not happen"
+    assert seen.ids == full.token_ids[: len(seen.ids)]
+    if seen.error is not None:
+        assert_told(seen, full, case.cause)
+    elif seen.result is not None:
+        assert_result(seen, full, case.cause)
+    assert scene.again(engine) == scene.again(scene.afresh())
+    return Row(sees(seen), emitted(seen, full), "as new")
+
+
+def assert_told(seen: Seen, full: Result, cause: str) -> None:
+    """Assert that an error names its cause, and carries what was emitted if it is specframe's own."""
+    assert names_its_cause(seen.error, cause), seen.error
+    if seen.ids and isinstance(seen.error, SpecframeError) and not seen.is_beside:
+        assert isinstance(seen.error, GenerationError)
+        assert seen.error.token_ids == seen.ids
+        assert full.text.startswith(seen.error.text)
+
+
+def assert_result(seen: Seen, full: Result, cause: str | None) -> None:
+    """Assert that a result is the fault-free one, or its beginning if it was cancelled, and that events name the cause."""
+    result = seen.result
+    assert result.token_ids == seen.ids
+    if result.finish_reason == "cancelled":
+        assert full.text.startswith(result.text)
+    else:
+        found, expected = ((one.token_ids, one.text, one.finish_reason, one.stop_match) for one in (result, full))
+        assert found == expected
+    messages = [event.message for event in result.events]
+    assert any(cause in message for message in messages) if cause is not None else not messages, messages

@@ -1,0 +1,57 @@
+"""Every public name says what it is."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import specframe
+import specframe.testing
+import specframe_draft_model
+import specframe_grammar
+import specframe_prompt_lookup
+from specframe import hookspecs, random, verify
+
+MODULES = (specframe, specframe.testing, hookspecs, specframe_draft_model, specframe_grammar, specframe_prompt_lookup)
+# What an implementation does is told where the contract is; it repeats that only to add something.
+CONTRACTS = (
+    specframe.Drafter, specframe.DraftSession, specframe.HoldsTensors, specframe.Views,
+    specframe.TextGrammar, specframe.Grammar, specframe.Target, specframe.TargetSession, random.Random, verify.Row,
+)  # fmt: skip
+TOLD = {name for contract in CONTRACTS for name in vars(contract) if not name.startswith("_")}
+
+
+def public_names():
+    """Yield every public name with its object; of what a module does not export, what is defined in it."""
+    for module in MODULES:
+        exported = getattr(module, "__all__", None)
+        names = exported or [
+            name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+        ]
+        for name in names:
+            if not name.startswith("_"):
+                yield pytest.param(getattr(module, name), id=f"{module.__name__}.{name}")
+
+
+@pytest.mark.parametrize("value", [*public_names()])
+def test_a_public_name_has_a_docstring(value):
+    """``help`` is the first place that a user looks; members that implement a contract are told there."""
+    kind = value if isinstance(value, type) or callable(value) else type(value)
+    assert kind.__doc__
+    assert not kind.__doc__.startswith(f"{getattr(kind, '__name__', '')}("), (
+        "made by attrs or a named tuple, not written"
+    )
+    if isinstance(value, type):
+        for name, member in vars(value).items():
+            is_public = not name.startswith("_") and (
+                inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod)
+            )
+            assert not is_public or inspect.getdoc(member) or name in TOLD, name
+
+
+def test_what_is_imported_late_is_all_there():
+    """A name in ``__all__`` that no module has would fail at a user's."""
+    for module in MODULES[:2]:
+        assert set(module._LAZY) <= set(module.__all__)
+        assert all(hasattr(module, name) for name in module.__all__)

@@ -1,0 +1,175 @@
+"""What drafters are given: whatever they do to it, the text stays that of plain decoding."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+from models import engine_on, random_table
+
+from specframe import TextGrammar, pure
+from specframe.grammar import read_only
+from specframe.testing import RandomOffers
+
+SAMPLING = {"temperature": 0.9, "seed": 5}
+
+
+class EveryThird:
+    """Allow two thirds of the ids, others after every token; masks are cached, and handed out as they are."""
+
+    start = 0
+
+    def __init__(self, size=12):
+        self.masks = [np.arange(size) % 3 != state for state in range(3)]
+
+    def mask(self, state):
+        return self.masks[state]
+
+    def advance(self, state, token):
+        return (state + 1) % 3
+
+    def is_final(self, state):
+        return False
+
+
+class Meddling(RandomOffers):
+    """Does something in every call of one method, and keeps what that raised."""
+
+    def __init__(self, method, meddle):
+        super().__init__(seed=3)
+        self.method, self.meddle, self.errors = method, meddle, []
+
+    def open(self, request):
+        if self.method == "open":
+            self.do(request)
+        session = super().open(request)
+        if self.method != "open":
+            inner = getattr(session, self.method)
+
+            def meddling(argument):
+                self.do(request, argument)
+                return inner(argument)
+
+            setattr(session, self.method, meddling)
+        return session
+
+    def do(self, *given):
+        try:
+            self.meddle(*given)
+        except Exception as error:
+            self.errors.append(type(error))
+
+
+@pytest.mark.parametrize("method", ["open", "propose", "commit"])
+def test_a_mask_cannot_be_written(method):
+    """A grammar may cache its masks, which are part of the target's distribution."""
+    drafter = Meddling(method, lambda request, *_: request.grammar.mask(0).fill(True))
+    expected = engine_on(random_table()).generate([1, 2], max_new_tokens=14, grammar=EveryThird(), **SAMPLING)
+    result = engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=14, grammar=EveryThird(), **SAMPLING)
+    assert result.token_ids == expected.token_ids
+    assert set(drafter.errors) == {ValueError}
+
+
+def test_a_grammar_is_otherwise_as_it_is():
+    """A drafter that follows the grammar must see the same states, and whether there is text in it."""
+    plain = EveryThird()
+    seen = read_only(plain)
+    assert (seen.start, seen.advance(0, 5), seen.is_final(0)) == (0, 1, False)
+    assert np.array_equal(seen.mask(1), plain.mask(1))
+    assert not isinstance(seen, TextGrammar)
+    plain.start_inside, plain.forced = 2, lambda state: (state,)
+    text = read_only(plain)
+    assert isinstance(text, TextGrammar)
+    assert (text.start_inside, text.forced(1)) == (2, (1,))
+    assert plain.mask(1).flags.writeable
+
+
+class Counting:
+    """A processor with state: it forbids another id at each call, and can be put back."""
+
+    def __init__(self):
+        self.num_calls = 0
+
+    def __call__(self, ids, scores):
+        self.num_calls += 1
+        scores = scores.clone()
+        scores[:, self.num_calls % scores.shape[-1]] = -np.inf
+        return scores
+
+    def snapshot(self):
+        return self.num_calls
+
+    def restore(self, state):
+        self.num_calls = state
+
+
+@pytest.mark.parametrize("method", ["open", "propose", "commit"])
+def test_a_callers_processors_are_out_of_reach(method):
+    """A drafter that called one with state would shift what it does to the target's rows."""
+    drafter = Meddling(method, lambda request, *_: request.policy.processors[0](None, None))
+    expected = engine_on(random_table()).generate([1, 2], max_new_tokens=14, processors=[Counting()], **SAMPLING)
+    result = engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=14, processors=[Counting()], **SAMPLING)
+    assert result.token_ids == expected.token_ids
+    assert set(drafter.errors) == {IndexError}
+
+
+def overwrite(given, name, value):
+    setattr(given, name, value)
+
+
+@pytest.mark.parametrize(
+    ("method", "meddle"),
+    [
+        ("open", lambda request: overwrite(request, "prompt_ids", ())),
+        ("open", lambda request: request.prompt_ids.__setitem__(0, 3)),
+        ("open", lambda request: overwrite(request.policy, "temperature", 0)),
+        ("open", lambda request: overwrite(request.facts, "vocab_size", 3)),
+        ("open", lambda request: request.stop_ids.add(3)),
+        ("propose", lambda request, round: overwrite(round, "room", 99)),
+        ("propose", lambda request, round: overwrite(round, "context", [])),
+        ("propose", lambda request, round: overwrite(round, "anything", 1)),
+        ("propose", lambda request, round: round.context.__setitem__(0, 3)),
+        ("propose", lambda request, round: round.context.append(3)),
+        ("propose", lambda request, round: round.context[:].append(3)),
+        ("commit", lambda request, commit: overwrite(commit, "ids", ())),
+        ("commit", lambda request, commit: commit.ids.__setitem__(0, 3)),
+    ],
+)
+def test_what_is_given_cannot_be_changed(method, meddle):
+    """A mistake of a drafter's must fail where it is made, and nowhere else."""
+    drafter = Meddling(method, meddle)
+    expected = engine_on(random_table()).generate([1, 2], max_new_tokens=14, **SAMPLING)
+    result = engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=14, **SAMPLING)
+    assert result.token_ids == expected.token_ids
+    assert set(drafter.errors) <= {attrs.exceptions.FrozenInstanceError, AttributeError, TypeError}
+    assert drafter.errors
+
+
+def test_what_is_kept_is_no_way_in_later():
+    """A session that keeps everything, and reads and writes it in every later call, sees old text at most."""
+    kept, read = [], []
+
+    def keep(request, round):
+        for old_request, old_round, view in kept:
+            read.append((old_request.prompt_ids, len(view), old_round.room))
+            assert not hasattr(view, "append")
+        kept.append((request, round, round.context))
+
+    drafter = Meddling("propose", keep)
+    expected = engine_on(random_table()).generate([1, 2], max_new_tokens=14, **SAMPLING)
+    engine = engine_on(random_table(), drafter)
+    for _ in range(2):
+        assert engine.generate([1, 2], max_new_tokens=14, **SAMPLING).token_ids == expected.token_ids
+    assert not drafter.errors
+    assert len(read) > 20
+
+
+def test_pure_processors_are_not_lost():
+    """What drafters do not see is applied to their draws all the same."""
+    forbid = pure(lambda ids, scores: scores.index_fill(1, scores.argmax(), -np.inf))
+    seen = []
+    drafter = Meddling("open", lambda request: seen.append(request.policy))
+    expected = engine_on(random_table()).generate([1, 2], max_new_tokens=8, processors=[forbid])
+    result = engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=8, processors=[forbid])
+    assert result.token_ids == expected.token_ids
+    assert (seen[0].processors, seen[0].is_greedy) == ((), True)
