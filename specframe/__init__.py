@@ -22,6 +22,7 @@ from specframe.errors import (
     InvalidGrammar,
     InvalidManifest,
     InvalidPlan,
+    InvalidReceipt,
     InvalidRequest,
     InvalidResults,
     InvalidStrategy,
@@ -66,7 +67,9 @@ if TYPE_CHECKING:
     from specframe.manifest.identity import Manifest
     from specframe.positions import PositionStats
     from specframe.processors import pure
+    from specframe.receipt import Receipt
     from specframe.records import DrafterShare, DrafterStats, Event, RoundRecord, Stats
+    from specframe.replay import Difference, Replay
     from specframe.request import Arguments
     from specframe.sampling import SamplingPolicy
     from specframe.strategy import DrafterUse, Identity, Length, Strategy
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "Arguments": "request",
+    "Difference": "replay",
     "DrafterShare": "records",
     "DrafterStats": "records",
     "DrafterUse": "strategy",
@@ -89,6 +93,8 @@ _LAZY = {
     "Manifest": "manifest.identity",
     "Piece": "generation",
     "PositionStats": "positions",
+    "Receipt": "receipt",
+    "Replay": "replay",
     "Result": "stream",
     "RoundRecord": "records",
     "SamplingPolicy": "sampling",
@@ -123,6 +129,7 @@ __all__ = [
     "CacheFolderError",
     "CancelToken",
     "Commit",
+    "Difference",
     "Distribution",
     "DraftRequest",
     "DraftSession",
@@ -145,6 +152,7 @@ __all__ = [
     "InvalidGrammar",
     "InvalidManifest",
     "InvalidPlan",
+    "InvalidReceipt",
     "InvalidRequest",
     "InvalidResults",
     "InvalidStrategy",
@@ -160,6 +168,8 @@ __all__ = [
     "PluginError",
     "PositionStats",
     "ProposalError",
+    "Receipt",
+    "Replay",
     "Result",
     "ResultsNotWritten",
     "Round",

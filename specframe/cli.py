@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from specframe import receipt_commands
 from specframe._version import __version__
 from specframe.bench import command as bench_commands
 from specframe.errors import GenerationError, InvalidRequest, SpecframeError
@@ -25,8 +26,9 @@ from specframe.testing import command as testing_commands
 from specframe.train import command as train_commands
 
 if TYPE_CHECKING:
-    from specframe import CancelToken, Engine, Result, Stats
+    from specframe import CancelToken, Engine, Result
     from specframe.plugins import DrafterEntry, Plugin
+    from specframe.receipt_commands import Keeper
 
 SAMPLING = "Sampling (every one is off unless given; without a temperature, greedy)"
 GRAMMAR = "Grammar (at most one of the first four)"
@@ -48,6 +50,7 @@ class _Group(TyperGroup):
 
 app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(manifest_commands.app, name="manifest")
+app.add_typer(receipt_commands.app, name="receipt")
 app.add_typer(bench_commands.app, name="compare")
 app.command("train-draft")(train_commands.train_draft)
 app.command("certify")(testing_commands.certify)
@@ -104,6 +107,9 @@ def generate(
         str | None,
         typer.Option(help="auto, single, block or block:W instead of the strategy's; see docs/kernels.md."),
     ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let code that comes with the model run.")
+    ] = False,
     temperature: Annotated[float | None, typer.Option(rich_help_panel=SAMPLING, help="0 is greedy.")] = None,
     top_k: Annotated[int | None, typer.Option(rich_help_panel=SAMPLING, help="Keep the k likeliest ids.")] = None,
     top_p: Annotated[
@@ -169,6 +175,14 @@ def generate(
     no_stream: Annotated[
         bool, typer.Option("--no-stream", rich_help_panel=OUTPUT, help="Print the text when it is complete.")
     ] = False,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Write what the run did here; no text is in it."),
+    ] = None,
+    coarse: Annotated[
+        bool, typer.Option("--coarse", rich_help_panel=OUTPUT, help="Write the receipt's variant for sharing.")
+    ] = False,
+    replay: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Generate text, with or without speculation; the text is the same.
 
@@ -211,19 +225,28 @@ def generate(
     integer("n", n, 1)
     check_dtype(dtype)
     chosen, _ = resolve_checked(strategy, kernel=kernel, settings=option or ())
+    keeper = receipt_commands.Keeper(receipt, is_coarse=coarse)
+    if n != 1 and (keeper.is_wanted or replay is not None):
+        raise InvalidRequest("n", "must be 1 with a receipt, which is of one generation", n, "leave --n out")
+    first_run = receipt_commands.read(replay) if replay is not None else None
     prompt = _prompt(sys.stdin.read().removesuffix("\n") if text == "-" else text, system, is_chat=chat)
 
     import specframe
 
-    engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device)
+    engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    if first_run is not None:
+        receipt_commands.show_replay(engine.replay(first_run, prompt, **arguments), as_json=as_json)
+        return
     with _ctrl_c_cancels() as token:
         arguments["cancel"] = token
         if as_json:
-            _generate_json(engine, prompt, n, arguments)
+            _generate_json(engine, prompt, n, arguments, keeper)
         elif n == 1 and sys.stdout is not None and sys.stdout.isatty() and not no_stream:
-            _print_note(_stream_text(engine, prompt, arguments))
+            result = _stream_text(engine, prompt, arguments, keeper)
+            _print_note(result)
+            keeper.keep(result)
         else:
-            _generate_text(engine, prompt, n, arguments)
+            _generate_text(engine, prompt, n, arguments, keeper)
     if token.is_cancelled:
         raise typer.Exit(INTERRUPTED)
 
@@ -324,19 +347,35 @@ def _ctrl_c_cancels() -> Iterator[CancelToken]:
         signal.signal(signal.SIGINT, before)
 
 
-def _stream_text(engine: Engine, prompt: Any, arguments: Mapping[str, Any]) -> Result:
+def _stream_text(engine: Engine, prompt: Any, arguments: Mapping[str, Any], keeper: Keeper) -> Result:
+    try:
+        return _read(engine, prompt, arguments, keeper, lambda text: typer.echo(text, nl=False))
+    finally:
+        typer.echo()  # whatever happens, what follows begins on a line of its own
+
+
+def _read(
+    engine: Engine, prompt: Any, arguments: Mapping[str, Any], keeper: Keeper, show: Callable[[str], None]
+) -> Result:
     with engine.stream(prompt, **arguments) as stream:
         try:
             for piece in stream:
-                typer.echo(piece.text, nl=False)
-        finally:
-            typer.echo()  # whatever happens, what follows begins on a line of its own
+                show(piece.text)
+        except SpecframeError as error:
+            keeper.keep_failed(stream, error)
+            raise
         return stream.result
 
 
-def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any]) -> None:
+def _results(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any], keeper: Keeper) -> Sequence[Result]:
+    if keeper.is_wanted:  # a stream has a receipt if it fails, too
+        return [_read(engine, prompt, arguments, keeper, lambda text: None)]
+    return engine.generate(prompt, n=n, **arguments)
+
+
+def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any], keeper: Keeper) -> None:
     try:
-        results = engine.generate(prompt, n=n, **arguments)
+        results = _results(engine, prompt, n, arguments, keeper)
     except GenerationError as error:
         typer.echo(error.text)  # what was emitted is not lost
         raise
@@ -347,15 +386,23 @@ def _generate_text(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, 
             typer.echo(f"--- {index + 1} of {n}", err=True)
         typer.echo(result.text)
         _print_note(result)
+        keeper.keep(result)
 
 
-def _generate_json(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any]) -> None:
-    results = engine.generate(prompt, n=n, **arguments)
+def _generate_json(engine: Engine, prompt: Any, n: int, arguments: Mapping[str, Any], keeper: Keeper) -> None:
+    results = _results(engine, prompt, n, arguments, keeper)
     records = [_result_record(result) for result in results]
+    if n == 1:
+        try:
+            keeper.keep(results[0])
+        except SpecframeError as error:
+            _fail(error, as_json=True, emitted=records[0])
     _print_json({"results": records} if n > 1 else records[0])
 
 
 def _result_record(result: Result) -> dict[str, Any]:
+    from specframe import stats
+
     return {
         "text": result.text,
         "token_ids": result.token_ids,
@@ -364,30 +411,10 @@ def _result_record(result: Result) -> dict[str, Any]:
         "seed": result.seed,
         "exactness": result.exactness,
         "kernel": result.kernel,
+        "length_policy": result.length_policy,
         "log_probs": result.log_probs,
         "events": [event._asdict() for event in result.events],
-        "stats": _stats_record(result.stats),
-    }
-
-
-def _stats_record(stats: Stats) -> dict[str, Any]:
-    return {
-        "num_tokens": stats.num_tokens,
-        "num_rounds": stats.num_rounds,
-        "num_target_calls": stats.num_target_calls,
-        "tokens_per_call": stats.tokens_per_call,
-        "drafters": {
-            name: {
-                "num_proposed": drafter.num_proposed,
-                "num_evaluated": drafter.num_evaluated,
-                "num_accepted": drafter.num_accepted,
-                "acceptance": drafter.acceptance,
-                "seconds": drafter.seconds,
-            }
-            for name, drafter in stats.drafters.items()
-        },
-        "seconds": stats.seconds,
-        "total_s": stats.total_s,
+        "stats": stats.plain(result.stats),
     }
 
 
@@ -476,11 +503,12 @@ def _print_json(record: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(record, indent=2, ensure_ascii=False, default=str))
 
 
-def _fail(error: SpecframeError, *, as_json: bool) -> NoReturn:
+def _fail(error: SpecframeError, *, as_json: bool, emitted: Mapping[str, Any] | None = None) -> NoReturn:
     notes = getattr(error, "__notes__", ())
     if as_json:  # with what was emitted, which is not lost
-        emitted = {"text": error.text, "token_ids": error.token_ids} if isinstance(error, GenerationError) else {}
-        _print_json({"error": str(error), "notes": list(notes), **emitted})
+        if emitted is None and isinstance(error, GenerationError):
+            emitted = {"text": error.text, "token_ids": error.token_ids}
+        _print_json({"error": str(error), "notes": list(notes), **(emitted or {})})
     for line in (f"error: {error}", *notes):
         typer.secho(line, err=True, fg=typer.colors.RED)
     raise typer.Exit(2)

@@ -104,7 +104,8 @@ def _load_gguf(gguf_file: Path) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    source["trust_remote_code"] = False  # of files that lie beside it
     try:
         with quiet_unless_terminal():
             model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specframe.errors import DrafterExhausted, GrammarError, OverBudget
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Proposal, Round, lend
-from specframe.records import DrafterShare, Event
+from specframe.records import DrafterShare, Event, EventCode
 
 if TYPE_CHECKING:
     from specframe.lengths import LengthPolicy
@@ -156,13 +156,13 @@ class Drafting:
             raise
         except DrafterExhausted as error:
             _logger.info("drafter '%s' is off for this request: %s", name, error)
-            self._switch_off(name, f"off for the rest of the request: {type(error).__name__}")
+            self._switch_off(name, f"off for the rest of the request: {type(error).__name__}", "drafter-exhausted")
         except OverBudget as error:
             _logger.warning("drafter '%s' is off for this request: %s", name, error)
-            self._switch_off(name, _LATE)
+            self._switch_off(name, _LATE, "drafter-late")
         except BaseException as error:
             _logger.warning("drafter '%s' is off for this request: %s failed", name, call, exc_info=error)
-            self._switch_off(name, f"switched off: {call} raised {type(error).__name__}")
+            self._switch_off(name, f"switched off: {call} raised {type(error).__name__}", "drafter-failed")
 
     def _hold_to_budget(self, name: str, budget_s: float | None) -> None:
         """Switch a drafter off whose proposal came too late. What it has added stays: nothing takes a token back."""
@@ -170,11 +170,11 @@ class Drafting:
         if budget_s is not None and seconds > budget_s:
             told = f"a proposal took {seconds * 1e3:,.0f} ms, of the {budget_s * 1e3:g} ms that 'budget_ms' allows"
             _logger.warning("drafter '%s' is off for this request: %s", name, told)
-            self._switch_off(name, _LATE)
+            self._switch_off(name, _LATE, "drafter-late")
 
-    def _switch_off(self, name: str, message: str) -> None:
+    def _switch_off(self, name: str, message: str, code: EventCode) -> None:
         """End a drafter's session. An event may be kept or shared, so ``message`` holds no text of an exception's."""
-        self.events.append(Event(self._round_id, name, message))
+        self.events.append(Event(self._round_id, name, message, code))
         session = self._sessions.pop(name, None)
         if session is not None:
             with self._guarded(name, "close"):

@@ -9,22 +9,27 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Unpack, overload
 
 import attrs
 
-from specframe.cancel import Ending
+from specframe.cancel import CancelToken, Ending
 from specframe.constraint import Grammars
 from specframe.errors import GenerationError, IncompatibleManifest, InvalidRequest, SpecframeError
 from specframe.generation import Generation
-from specframe.manifest.collector import collect_all, of_target, weighed_target
+from specframe.lengths import LengthPolicy
+from specframe.manifest.collector import of_target, weighed_target
 from specframe.manifest.diff import require_equal
 from specframe.manifest.digest import sampling_digest
 from specframe.manifest.identity import Manifest
 from specframe.plugins import Plugins
 from specframe.prompt import Prompt
 from specframe.proposal import Drafter
+from specframe.provenance import Identities, Provenance, failure_code
+from specframe.receipt import Receipt
+from specframe.replay import Replay, ReplayedLengths, compare, replayed_seed
 from specframe.request import Arguments, Request, integer, make_request
 from specframe.resolve import check_needs, make_drafters, read_pin, resolve_with_plugins, terms_of
 from specframe.strategy import Strategy
@@ -61,27 +66,26 @@ class Engine:
         self.target, self._clock, self._debug = target, clock, debug
         self._keep_entropies = keep_entropies
         self.strategy, loaded = resolve_with_plugins(strategy, plugins)
-        self._make_identity, self._identity = identity, None if identity else target.facts.identity
+        stated = None if identity else target.facts.identity
+        self._identities = Identities(identity or partial(weighed_target, target), stated)
         self.pin = read_pin(self.strategy)
         if self.pin is not None and identity is None:
             self._require_pinned(self.pin)
-        self._draft_sources = check_needs(
+        self._identities.sources = check_needs(
             self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
         )
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._terms = terms_of(self.strategy, loaded, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
         target.kernel(self.strategy.kernel)  # what cannot be kept is refused now
-        self._draft_identities: dict[str, Manifest] | None = None
+        self._provenance = Provenance(self.strategy, loaded, self.drafters, drafters or {}, self._identities)
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._is_closed = False
 
     @property
     def identity(self) -> Manifest | None:
         """The target's manifest, weights included; None for a target that states none. Made when first asked for."""
-        if self._identity is None or self._identity.weights.digest is None:
-            self._identity = self._make_identity() if self._make_identity is not None else weighed_target(self.target)
-        return self._identity
+        return self._identities.target
 
     @property
     def kernel(self) -> Kernel:
@@ -91,9 +95,7 @@ class Engine:
     @property
     def draft_identities(self) -> dict[str, Manifest]:
         """The manifests of the drafters' own models by drafter, with what weights they have. Made when first asked for."""
-        if self._draft_identities is None:
-            self._draft_identities = {who: collect_all(source) for who, source in self._draft_sources.items()}
-        return self._draft_identities
+        return self._identities.drafts
 
     @overload
     def generate(self, prompt: Prompt, *, n: int, **arguments: Unpack[Arguments]) -> list[Result]: ...
@@ -135,6 +137,31 @@ class Engine:
         request = self._request(prompt, arguments)
         return self._stream(request, self._ending(request))
 
+    def replay(self, receipt: Receipt, prompt: Prompt, **arguments: Unpack[Arguments]) -> Replay:
+        """Repeat the generation that a receipt tells of, and return where the two runs part, if they do.
+
+        ``prompt`` and ``arguments`` are those of the first run; its seed is the receipt's. Runs on what is cached now: call
+        ``reset`` before it to repeat a run that was the first one of its engine. A run that ended early is repeated as far as
+        it came; budgets of drafters in this process do not hold. Raises like ``generate``, unless the first run failed in
+        the same way, and ``InvalidReceipt`` for a coarse receipt.
+        """
+        seed, end = replayed_seed(receipt, arguments.get("seed")), CancelToken()
+        request = self._request(prompt, {**arguments, "seed": seed})
+        request = attrs.evolve(request, sample=receipt.seed.sample, cancel=end, deadline_s=None)
+        lengths = ReplayedLengths(receipt, self._provenance.labels)
+        stream = self._stream(request, self._ending(request), lengths=lengths, nonce=receipt.request_nonce)
+        try:
+            for num_rounds in itertools.count():
+                if receipt.ended_early and num_rounds == len(receipt.rounds):
+                    end.cancel()
+                if next(stream, None) is None:
+                    break
+        except Exception as error:
+            if failure_code(error) != receipt.failure:
+                raise
+            return compare(receipt, stream.receipt)
+        return compare(receipt, stream.receipt, stream.result)
+
     def reset(self) -> None:
         """Forget everything learned from requests: cached prefixes and the drafters' own state."""
         with hold_of(self.target).taken():
@@ -168,7 +195,13 @@ class Engine:
     def _ending(self, request: Request) -> Ending:
         return Ending(request.cancel, request.deadline_s, self._clock)
 
-    def _stream(self, request: Request, ending: Ending) -> Stream:
+    def _stream(
+        self, request: Request, ending: Ending, *, lengths: LengthPolicy | None = None, nonce: str | None = None
+    ) -> Stream:
+        terms = self._terms
+        if lengths is not None:  # a replay: what was late then says nothing of now
+            terms = {name: term._replace(budget_s=None) for name, term in terms.items()}
+
         def begin() -> Generation:
             self._check_open()
             return Generation(
@@ -179,13 +212,14 @@ class Engine:
                 kernel=self.kernel,
                 request_id=next(_request_ids),
                 table=self._table,
-                terms=self._terms,
+                terms=terms,
+                lengths=lengths,
                 clock=self._clock,
                 keep_entropies=self._keep_entropies,
                 debug=self._debug,
             )
 
-        return Stream(begin, hold_of(self.target), ending)
+        return Stream(begin, hold_of(self.target), ending, partial(self._provenance.receipt, nonce=nonce))
 
     def _require_pinned(self, pin: Manifest) -> None:
         name = Path(self.strategy.identity.manifest or "").name

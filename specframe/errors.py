@@ -74,6 +74,10 @@ class InvalidManifest(SpecframeError, ValueError):
     """A manifest file is not valid: corrupt, cut off, changed by hand, or of a newer format."""
 
 
+class InvalidReceipt(SpecframeError, ValueError):
+    """A receipt is not valid: corrupt, cut off, changed by hand, or of a later version; or a coarse one is to be replayed."""
+
+
 class IncompatibleManifest(SpecframeError, ValueError):
     """A drafter does not fit the target, or a run is not the one that its strategy pins; raised before weights load.
 

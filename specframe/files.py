@@ -6,6 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from specframe.errors import InvalidRequest
+
+_WRITABLE = "must be a file that can be written"
+
 
 def data_folder(in_wheel: str, in_checkout: str) -> Path | None:
     """Return a folder of data that comes with specframe: where a wheel has it in the package, else a checkout beside it."""
@@ -32,6 +36,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(making).unlink(missing_ok=True)
         raise
+
+
+def save(path: Path, content: str, *, field: str = "output") -> None:
+    """Write a file that a user asked for, as a whole. Raises ``InvalidRequest`` naming ``field`` where it cannot be written."""
+    try:
+        write_whole(path, content)
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        raise InvalidRequest(field, _WRITABLE, str(path), getattr(error, "strerror", None) or str(error)) from error
+
+
+def check_writable(path: Path, *, field: str = "output") -> None:
+    """Raise ``InvalidRequest`` where a file could not be written, before the work of making what it is to hold."""
+    if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if os.path.isdir(path) else "its folder is not there or cannot be written"
+        raise InvalidRequest(field, _WRITABLE, str(path), reason)
 
 
 def _umask() -> int:

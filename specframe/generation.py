@@ -20,6 +20,7 @@ from specframe.drawing import DraftContext
 from specframe.errors import TargetError
 from specframe.grammar import read_only
 from specframe.lengths import LengthPolicy, make_policy
+from specframe.memory import account, holders
 from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure, is_replayable
@@ -104,15 +105,16 @@ class Generation:
         if kernel.width is not None:
             self._max_room = min(self._max_room, kernel.width - 1)
         if kernel.note:
-            self._events.append(Event(0, "", kernel.note))
+            self._events.append(Event(0, "", kernel.note, "kernel-lowered"))
         if drafters and not all(map(is_replayable, request.policy.processors)):
             self._max_room = 0
             message = "no speculation: a logits processor is neither declared pure (specframe.pure) nor can be restored"
-            self._events.append(Event(0, "", message))
+            self._events.append(Event(0, "", message, "no-speculation"))
         self._stateful: list[Any] = [processor for processor in request.policy.processors if not is_pure(processor)]
         self._draft_context = DraftContext(self._prefix, self._pipeline, lambda: self.rule, facts.device)
         expected = len(request.prompt_ids) + min(request.budget, _MOST_RESERVED) + self._max_room + 1
         self._session = target.open(request_id, max_tokens=expected, kernel=kernel)
+        self.held: dict[str, Any] = {}
 
     def emitted_text(self) -> str:
         """Return the text of all emitted ids, with what was held for a stop string that did not come.
@@ -154,12 +156,14 @@ class Generation:
         return self._emit(new_ids, verification)
 
     def close(self, *, keeps_prefix: bool = True) -> None:
-        """Roll back what is provisional and end the drafters' sessions and the target's.
+        """Roll back what is provisional and end the drafters' sessions and the target's; account for memory before.
 
         ``keeps_prefix``: whether the target's cache may serve later requests, as far as the request lets it. A target whose
         session cannot be closed has its cache forgotten, and an event says so: what was emitted stands.
         """
         try:
+            numbered = {str(index): drafter for index, drafter in enumerate(self._drafters.values())}
+            self.held = account(holders(self._target, numbered))
             if self._drafting is not None:
                 self._drafting.start_round(len(self.records))
                 self._drafting.close()
@@ -170,7 +174,7 @@ class Generation:
             except Exception as error:
                 _logger.warning("the target's session could not be closed; its cache is forgotten", exc_info=error)
                 message = f"the target's cache was forgotten: close raised {type(error).__name__}"
-                self._events.append(Event(len(self.records), "", message))
+                self._events.append(Event(len(self.records), "", message, "cache-forgotten"))
                 keeps_prefix = False
             if not keeps_prefix:
                 self._target.reset()
@@ -279,7 +283,8 @@ class Generation:
         limit = self._target.facts.context_limit
         if limit is not None and self._session.num_committed >= limit and not self.is_done:
             self.stopper.end("length")
-            self._events.append(Event(len(self.records), "", f"stopped at the model's context limit of {limit} tokens"))
+            message = f"stopped at the model's context limit of {limit} tokens"
+            self._events.append(Event(len(self.records), "", message, "context-limit"))
         if self._drafting is not None:
             self._drafting.commit(Commit(new_ids, start, len(proposal), verdict.num_accepted))
         return new_ids

@@ -11,12 +11,12 @@ import attrs
 
 from specframe.borrowing import borrow, borrowed_parts, expecting_gaps, lent_dtype
 from specframe.engine import Engine
-from specframe.errors import IncompatibleManifest, InvalidRequest, LoadError, SpecframeError, UnsupportedModel
+from specframe.errors import IncompatibleManifest, LoadError, SpecframeError, UnsupportedModel
 from specframe.manifest.collector import check_dtype, collect, output_ids, stamps, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
 from specframe.manifest.remember import stamp
-from specframe.manifest.source import Source, has_tokenizer, open_source
+from specframe.manifest.source import Source, open_source
 from specframe.manifest.tensors import weigh, weigh_folder, weight_files
 from specframe.proposal import Views
 from specframe.resolve import check_needs, has_needs, read_pin, resolve_checked
@@ -31,14 +31,15 @@ def load(
     dtype: Any = None,
     device: Any = None,
     kernel: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Engine:
     """Load a model and return an engine on it.
 
     ``model``: ``demo`` (SmolLM2-135M-Instruct), a folder, a hub id, or a ``.gguf`` file; ``strategy`` as for ``Engine``;
     ``dtype``: a torch dtype or its name, by default the model's own; ``device``: as torch takes it; ``kernel``: overrides
-    the strategy's. Strategy, model type, what the drafters need and what the strategy pins are checked before weights load.
-    Raises ``LoadError`` for damaged files, and ``IncompatibleManifest`` where the pair does not fit or the run is not the
-    pinned one.
+    the strategy's; ``trust_remote_code``: whether code that comes with the model may run. Strategy, model type, what the
+    drafters need and what the strategy pins are checked before weights load. Raises ``LoadError`` for damaged files, and
+    ``IncompatibleManifest`` where the pair does not fit or the run is not the pinned one.
     """
     resolved, plugins = resolve_checked(strategy, kernel=kernel)
     pin = read_pin(resolved)
@@ -54,13 +55,16 @@ def load(
                 weighed = weigh_folder(whole)
                 require_equal(pin, with_weights(identity, weighed), name=_pin_name(resolved))
 
-    loaded = _load(model, dtype, device, admit, is_early=pin is not None or has_needs(resolved, plugins))
+    is_early = pin is not None or has_needs(resolved, plugins)
+    loaded = _load(model, dtype, device, admit, is_early=is_early, trust_remote_code=trust_remote_code)
     return Engine(loaded.target, strategy=resolved, plugins=plugins, identity=loaded.weigh)
 
 
-def load_target(model: str | Path, *, dtype: Any = None, device: Any = None) -> TransformersTarget:
+def load_target(
+    model: str | Path, *, dtype: Any = None, device: Any = None, trust_remote_code: bool = False
+) -> TransformersTarget:
     """Load a transformers target; see ``load``. Raises ``UnsupportedModel`` for a model that is not a causal one."""
-    return _load(model, dtype, device, _admit_all).target
+    return _load(model, dtype, device, _admit_all, trust_remote_code=trust_remote_code).target
 
 
 class LoadedDraft(NamedTuple):
@@ -100,6 +104,7 @@ def _load(
     *,
     is_early: bool = False,
     views: Views | None = None,
+    trust_remote_code: bool = False,
 ) -> _Loaded:
     """Load a model that ``admit`` does not refuse.
 
@@ -107,12 +112,12 @@ def _load(
     ``views``: what a draft may borrow.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     from specframe.demo import quiet_unless_terminal
 
     dtype_name = check_dtype(dtype)
-    source = open_source(model)
+    source = open_source(model, trust_remote_code=trust_remote_code)
     if source.gguf is not None:
         if is_early:  # its metadata tell what its weights would be refused for
             admit(source, collect(source, dtype=dtype_name))
@@ -120,16 +125,8 @@ def _load(
     assert source.folder is not None
     admitted = stamps(source.folder)
     # Type first: a model that cannot be decoded is refused before its weights load.
-    try:
-        config = AutoConfig.from_pretrained(source.folder)
-    except (OSError, ValueError, TypeError) as error:
-        raise InvalidRequest(
-            "model", "must be 'demo', a model folder, a .gguf file or a model id", str(model), str(error)
-        ) from error
-    if type(config) not in AutoModelForCausalLM._model_mapping:
-        raise UnsupportedModel(f"a model of type '{config.model_type}' is not a causal language model")
-    kind: Any = AutoModelForCausalLM._model_mapping[type(config)]
-    check_type(kind, config)
+    config = source.read_config(str(model))
+    check_type(_model_class(config, source), config)
     parts = borrowed_parts(config, views, str(model))
     if views is not None and parts:
         dtype_name = lent_dtype(views, parts, dtype_name)
@@ -142,7 +139,12 @@ def _load(
     try:
         with quiet_unless_terminal(), expecting_gaps() if parts else nullcontext():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype_name or "auto", output_loading_info=True
+                folder,
+                config=config,
+                dtype=dtype_name or "auto",
+                output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+                weights_only=True,
             )
         weights, told = loaded
         if device is None or torch.device(device).type == "cpu":
@@ -159,7 +161,7 @@ def _load(
         raise LoadError(
             f"model '{model}' lacks {1 + len(others)} of its tensors, such as {name}; bring the whole folder"
         )
-    tokenizer = _load_tokenizer(folder)
+    tokenizer = _load_tokenizer(attrs.evolve(source, folder=folder))
     if stamps(folder) != admitted:
         raise LoadError(f"files of model '{model}' changed while it was loaded; load it again")
     target = TransformersTarget(weights.eval(), tokenizer)
@@ -173,17 +175,34 @@ def _own(model: Any) -> None:
         tensor.data = tensor.data.clone()
 
 
-def _load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer, or None for a folder without one, which serves token ids."""
-    from transformers import AutoTokenizer
+def _model_class(config: Any, source: Source) -> Any:
+    """Return the class that a model is loaded as: the library's, or one that comes with the model and is trusted."""
+    from transformers import AutoModelForCausalLM
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+    from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
 
-    if not has_tokenizer(folder):
-        return None
+    if source.trust_remote_code and "AutoModelForCausalLM" in (named := getattr(config, "auto_map", {})):
+        try:
+            own = get_class_from_dynamic_module(named["AutoModelForCausalLM"], str(source.folder))
+        except Exception as error:  # whatever that code does
+            told = f"{type(error).__name__}: {error}"
+            raise LoadError(f"the code that comes with the model cannot be imported ({told})") from error
+        return add_generation_mixin_to_remote_model(own)
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise UnsupportedModel(f"a model of type '{config.model_type}' is not a causal language model")
+    return AutoModelForCausalLM._model_mapping[type(config)]
+
+
+def _load_tokenizer(source: Source) -> Any:
+    """Return the tokenizer, or None for a folder without one, which serves token ids."""
+    assert source.folder is not None
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return source.read_tokenizer()
+    except SpecframeError:
+        raise
     except Exception as error:
         raise LoadError(
-            f"the tokenizer of '{folder.name}' could not be loaded ({type(error).__name__}: {error})"
+            f"the tokenizer of '{source.folder.name}' could not be loaded ({type(error).__name__}: {error})"
         ) from error
 
 

@@ -7,11 +7,23 @@ evaluated (judged), accepted, kept (part of the output), and emitted (kept, and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import attrs
 
 from specframe.positions import PositionStats, by_position
+
+EventCode = Literal[
+    "cache-forgotten",
+    "context-limit",
+    "drafter-exhausted",
+    "drafter-failed",
+    "drafter-late",
+    "kernel-lowered",
+    "no-speculation",
+    "other",
+]
+EVENT_CODES: tuple[str, ...] = get_args(EventCode)
 
 
 class DrafterShare(NamedTuple):
@@ -69,11 +81,15 @@ class RoundRecord(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that a user may want to know, such as a drafter that was switched off; never token text."""
+    """Something that a user may want to know, such as a drafter that was switched off; never token text.
+
+    ``code``: what kind of thing it is, for what may hold no message, such as a receipt.
+    """
 
     round_id: int
     drafter: str
     message: str
+    code: EventCode = "other"
 
 
 @attrs.frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -120,7 +121,7 @@ def _read_strategy(strategy: str | Path | Strategy) -> Strategy | None:
 def read_pin(strategy: Strategy) -> Manifest | None:
     """Return the manifest that a strategy pins, or None. Raises ``InvalidManifest``."""
     pinned = strategy.identity.manifest
-    if pinned is not None and not Path(pinned).is_file():
+    if pinned is not None and not os.path.isfile(pinned):
         raise InvalidManifest(
             f"strategy '{strategy.name}' pins the manifest '{pinned}', which is not there; in a strategy file the path is "
             "relative to that file"

@@ -5,6 +5,7 @@ Knows generations from outside, one step at a time.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -18,6 +19,8 @@ import attrs
 from specframe.cancel import Ending
 from specframe.errors import EngineBusy, GenerationError, SpecframeError, StreamNotFinished
 from specframe.generation import Generation, Piece
+from specframe.provenance import Trace, failure_code
+from specframe.receipt import Receipt
 from specframe.records import Event, RoundRecord, Stats, summarise
 from specframe.target import Target
 
@@ -46,6 +49,15 @@ class Result:
     records: tuple[RoundRecord, ...] = attrs.field(repr=False)
     events: tuple[Event, ...] = ()
     log_probs: tuple[float, ...] | None = attrs.field(default=None, repr=False)
+    _make_receipt: Callable[[], Receipt] = attrs.field(kw_only=True, repr=False, eq=False)
+
+    @property
+    def receipt(self) -> Receipt:
+        """What the generation did, without what it said; made when first asked for, which weighs the model's files once.
+
+        Raises ``IncompatibleManifest`` where they have changed since they were loaded.
+        """
+        return self._make_receipt()
 
 
 _POLL_S = 0.02  # between two looks at whether it is the turn of a call that may end while it waits
@@ -109,6 +121,7 @@ class _Progress:
     has_begun: bool = False
     is_closed: bool = False
     result: Result | None = None
+    make_receipt: Callable[[], Receipt] | None = None
 
     @property
     def early(self) -> str | None:
@@ -121,20 +134,22 @@ class Stream(Iterator[Piece]):
 
     ``close`` ends it early, between rounds, from any thread; so does dropping the last reference to it, and what ``ending``
     tells. ``result`` is there after the last piece, or after ``close``, and its ``finish_reason`` says what ended it. A last
-    piece may hold text only: what was held for a stop string that did not come.
+    piece may hold text only: what was held for a stop string that did not come. ``keep`` makes the receipt of a trace.
     """
 
-    def __init__(self, begin: Callable[[], Generation], hold: Hold, ending: Ending) -> None:
-        self._begin, self._hold = begin, hold
+    def __init__(
+        self, begin: Callable[[], Generation], hold: Hold, ending: Ending, keep: Callable[[Trace], Receipt]
+    ) -> None:
+        self._begin, self._hold, self._keep = begin, hold, keep
         self._progress = _Progress(ending)
-        self._pieces = _generate(begin, hold, self._progress)
+        self._pieces = _generate(begin, hold, self._progress, keep)
 
     def __next__(self) -> Piece:
         try:
             return next(self._pieces)
         except EngineBusy:
             if not self._progress.has_begun:  # and may begin later
-                self._pieces = _generate(self._begin, self._hold, self._progress)
+                self._pieces = _generate(self._begin, self._hold, self._progress, self._keep)
             raise
         except ValueError as error:
             if not _is_refused(error):
@@ -149,6 +164,15 @@ class Stream(Iterator[Piece]):
                 "the stream has no result yet; read it to its end, or close it after its first piece"
             )
         return self._progress.result
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt of the generation, also of one that failed. Raises ``StreamNotFinished`` before its end."""
+        if self._progress.make_receipt is None:
+            raise StreamNotFinished(
+                "the stream has no receipt yet; read it to its end, or close it after its first piece"
+            )
+        return self._progress.make_receipt()
 
     def close(self) -> None:
         """End the generation and free the target; nothing more is emitted."""
@@ -174,19 +198,29 @@ def _is_refused(error: ValueError) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
-def _generate(begin: Callable[[], Generation], hold: Hold, progress: _Progress) -> Generator[Piece, None, None]:
+def _generate(
+    begin: Callable[[], Generation], hold: Hold, progress: _Progress, keep: Callable[[Trace], Receipt]
+) -> Generator[Piece, None, None]:
     with hold.taken(progress.ending):
         progress.has_begun = True
         generation = begin()
-        with _ending(generation):
-            while not generation.is_done and progress.early is None:
-                hold.renew()
-                piece = generation.step()
-                try:
-                    yield piece
-                except GeneratorExit:
-                    progress.is_closed = True
-        progress.result, held = _finish(generation, progress.early)
+        failure: str | None = None
+        try:
+            with _ending(generation):
+                while not generation.is_done and progress.early is None:
+                    hold.renew()
+                    piece = generation.step()
+                    try:
+                        yield piece
+                    except GeneratorExit:
+                        progress.is_closed = True
+        except BaseException as error:
+            failure = failure_code(error)
+            raise
+        finally:
+            make_receipt = functools.cache(functools.partial(keep, _trace(generation, failure, progress.early)))
+            progress.make_receipt = make_receipt
+        progress.result, held = _finish(generation, progress.early, make_receipt)
     if held and not progress.is_closed:
         yield Piece(held, ())
 
@@ -225,7 +259,23 @@ def _told(error: Exception) -> str:
     return str(error) if isinstance(error, SpecframeError) else f"{type(error).__name__}: {error}"
 
 
-def _finish(generation: Generation, early: str | None) -> tuple[Result, str]:
+def _trace(generation: Generation, failure: str | None, early: str | None) -> Trace:
+    return Trace(
+        request=generation.request,
+        token_ids=tuple(generation.token_ids),
+        records=tuple(generation.records),
+        events=generation.events,
+        emit_s=generation.emit_s,
+        finish_reason="failed" if failure is not None else generation.stopper.reason or early or "cancelled",
+        failure=failure,
+        exactness=generation.exactness,
+        kernel=str(generation.kernel),
+        length_policy=generation.length_policy,
+        held=generation.held,
+    )
+
+
+def _finish(generation: Generation, early: str | None, make_receipt: Callable[[], Receipt]) -> tuple[Result, str]:
     """Return the result of a generation that is over, and the text in it that no piece had."""
     request, stopper = generation.request, generation.stopper
     stopper.end(early or "cancelled")  # changes nothing where it has ended already
@@ -243,5 +293,6 @@ def _finish(generation: Generation, early: str | None) -> tuple[Result, str]:
         records=tuple(generation.records),
         events=generation.events,
         log_probs=tuple(generation.log_probs) if request.log_probs else None,
+        make_receipt=make_receipt,
     )
     return result, held

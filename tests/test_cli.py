@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import specframe
-from specframe import DrafterUse, Strategy
+from specframe import DrafterUse, Strategy, stats
 from specframe._version import __version__
 from specframe.cli import main
 from specframe.errors import GenerationError, InvalidRequest, UnknownName
+from specframe.positions import PositionStats
 from specframe.records import DrafterStats, Event, Stats
 
 SEED = 2**62 + 1
@@ -29,7 +30,7 @@ STATS = Stats(
     num_tokens=8,
     min_margin=0.5,
     num_rounding=0,
-    drafters={"lookup": DrafterStats(8, 6, 4, 0.001), "idle": DrafterStats()},
+    drafters={"lookup": DrafterStats(8, 6, 4, 0.001, (PositionStats(2, 2, 2, 1, 1),)), "idle": DrafterStats()},
     seconds={"prefill": 0.5, "verify": 1.0},
 )
 RESULT = SimpleNamespace(
@@ -40,6 +41,7 @@ RESULT = SimpleNamespace(
     seed=SEED,
     exactness="token-exact",
     kernel="single",
+    length_policy="adaptive/1",
     log_probs=(-0.5, -0.25, -1.0),
     stats=STATS,
     events=(Event(3, "lookup", "switched off: ValueError"),),
@@ -172,6 +174,7 @@ def test_only_what_was_given_is_passed_on(run: Callable[..., Outcome], engine: F
     """No sampling value is implied: the engine's own defaults hold."""
     run("generate", "Hello")
 
+    assert engine.loaded.pop("trust_remote_code") is False
     assert engine.loaded == {"model": "demo", "strategy": Strategy(), "dtype": None, "device": None}
     assert engine.prompt == "Hello"
     assert engine.arguments == {"max_new_tokens": 256, "log_probs": False}
@@ -203,10 +206,11 @@ def test_every_option_reaches_the_engine(run: Callable[..., Outcome], engine: Fa
         "block:8",
     )
     where = ("--target", "some/folder", "--dtype", "bfloat16", *strategy)
-    rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs")
+    rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs", "--trust-remote-code")
 
     assert run("generate", "Hello", *words, *where, *rest).code == 0
     expected = Strategy("mine", kernel="block:8", drafters=(DrafterUse("prompt_lookup", {"max_ngram": 3}),))
+    assert engine.loaded.pop("trust_remote_code") is True
     assert engine.loaded == {"model": "some/folder", "strategy": expected, "dtype": "bfloat16", "device": None}
     assert engine.arguments == {**sampling, "stop": ["END", "\n\n"], "max_new_tokens": 16, "log_probs": True}
 
@@ -258,7 +262,12 @@ def test_json_is_one_object(run: Callable[..., Outcome], engine: FakeEngine) -> 
     assert (record["finish_reason"], record["stop_match"]) == ("stop", 7)
     assert (record["seed"], record["exactness"]) == (SEED, "token-exact")
     assert record["log_probs"] == [-0.5, -0.25, -1.0]
-    assert record["events"] == [{"round_id": 3, "drafter": "lookup", "message": "switched off: ValueError"}]
+    assert record["events"] == [
+        {"round_id": 3, "drafter": "lookup", "message": "switched off: ValueError", "code": "other"}
+    ]
+    assert record["length_policy"] == "adaptive/1"
+    assert record["stats"] == stats.plain(STATS)
+    assert record["stats"]["drafters"]["lookup"]["positions"][0]["num_rejected"] == 1
     assert record["stats"]["tokens_per_call"] == 2.0
     assert record["stats"]["drafters"]["lookup"]["acceptance"] == 4 / 6
     assert record["stats"]["drafters"]["idle"]["acceptance"] is None

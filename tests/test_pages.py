@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from models import save_model
+from models import engine_on, random_table, save_model
 from pages import PAGES, ROOT, Reader, blocks, commands, stand_in
 
 import specframe.testing
@@ -202,3 +203,44 @@ def test_the_strategies_of_the_page_on_failures_are_ones(tmp_path):
             path.write_text(block.text, encoding="utf-8")
             found += specframe.Strategy.from_toml(path).drafters
     assert [(use.budget_ms, use.worker) for use in found] == [(20, False), (50, True)]
+
+
+def test_the_page_of_receipts_names_every_field_of_the_report():
+    """A receipt that lacks what the report lists is none; a place that is named must be there."""
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", (DOCS / "receipts.md").read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    assert [name for name, _ in rows] == [*REPORTED, "not in the report"]
+    receipt = json.loads(engine_on(random_table()).generate([1, 2], max_new_tokens=2).receipt.to_json())
+    named = [path for _, where in rows for path in re.findall(r"`([\w.]+)`", where)]
+    for path in named:
+        value = receipt
+        for key in path.split("."):
+            value = value[key]
+    tops = {path.partition(".")[0] for path in named}
+    assert tops == receipt.keys()
+
+
+REPORTED = (
+    "receipt_version",
+    "request_nonce",
+    "champion_artifact_hash",
+    'draft_artifact_hash or "none"',
+    "tokenizer_hash",
+    "chat_template_hash",
+    "adapter_chain_hash",
+    "sampling_policy_hash",
+    "grammar_hash",
+    "position_policy_hash",
+    "scheduler_policy_hash",
+    "hardware_class",
+    "browser/runtime version",
+    "seed commitment or local replay seed",
+    "target-call count",
+    "draft-call count",
+    "proposal count",
+    "accepted-count histogram",
+    "rejection-position histogram",
+    "cold and warm timing aggregates",
+    "peak resident byte categories",
+    "bounded numeric errors",
+    "failure and fallback code",
+)

@@ -106,7 +106,7 @@ def plan(
     from specframe.bench.planning import CONTROL, PLAIN, draw_up, read_gates
     from specframe.bench.workload import STRATA, Corpus
     from specframe.errors import InvalidRequest
-    from specframe.manifest.file import check_writable
+    from specframe.files import check_writable
 
     if output.exists():
         raise InvalidRequest("output", "must be a new file, for a plan is never changed", str(output), "name another")
@@ -176,7 +176,7 @@ def run(
     from specframe.bench.run import run as run_plan
     from specframe.bench.tables import show
     from specframe.errors import InvalidRequest
-    from specframe.manifest.file import check_writable
+    from specframe.files import check_writable
 
     if demo == (plan is not None):
         raise InvalidRequest("plan", "must be given, or --demo", str(plan) if plan else None)
@@ -212,7 +212,7 @@ app.command()(report)
 def _fix_demo(file: Path) -> None:
     """Write the built-in plan, unless an interrupted run has done so."""
     from specframe.bench.planning import demo_plan
-    from specframe.manifest.file import check_writable
+    from specframe.files import check_writable
 
     if not file.exists():
         check_writable(file)

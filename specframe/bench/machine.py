@@ -5,15 +5,13 @@ A class, not a fingerprint: no host name, no serial number, no path. What a syst
 
 from __future__ import annotations
 
-import os
-import platform
 from importlib.metadata import version
 from pathlib import Path
 
 import psutil
-import torch
 
 from specframe._version import __version__
+from specframe.machine import hardware_class, runtime_versions
 
 NOT_AVAILABLE = "not available"
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -21,18 +19,9 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 def machine_class() -> dict[str, str]:
     """Return processor, memory, accelerator, library versions, and power as far as the system tells them."""
-    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
-        "architecture": platform.machine(),
-        "system": platform.system(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "cores": str(os.cpu_count()),
-        "threads": str(torch.get_num_threads()),
-        "memory_gib": str(round(psutil.virtual_memory().total / 2**30)),
-        "accelerator": accelerator,
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": version("torch"),
-        "transformers": version("transformers"),
+        **hardware_class(),
+        **runtime_versions(),
         "power": _power(),
         "frequency_governor": _governor(),
         "thermal": _thermal(),

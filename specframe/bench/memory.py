@@ -5,9 +5,7 @@ watched from beginning to end: a draft that is loaded beside the target may make
 numbers are kept apart:
 
 - artifact: the weight files on disk;
-- logical: every part as if it stood alone, weights and caches of target and drafters;
-- deduplicated: storages counted once, however many parts share or tie them;
-- incremental: what the strategy adds to plain decoding, deduplicated;
+- logical, deduplicated and incremental: what target and drafters hold, see ``specframe/memory.py``;
 - peak resident: of the process, with the timeline that it was read off, and beside it the system's own (``max_resident``),
   which no sampling can miss.
 
@@ -18,27 +16,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from specframe.errors import LoadError
 from specframe.files import write_whole
-from specframe.proposal import HoldsTensors
-
-if TYPE_CHECKING:
-    import torch
-
-    from specframe.engine import Engine
-    from specframe.proposal import Drafter
-    from specframe.target import Target
+from specframe.memory import holders, max_resident, num_bytes, tensors_of, unknown_of
 
 INTERVAL_S = 0.02
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -78,11 +67,6 @@ class Timeline:
                 return
 
 
-def holders_of(engine: Engine) -> dict[str, Target | Drafter]:
-    """Return an engine's target and drafters, by name."""
-    return {"target": engine.target, **engine.drafters}
-
-
 def reset_peak_resident() -> bool:
     """Let the system count this process's peak anew; False where it cannot."""
     try:
@@ -99,38 +83,6 @@ def tracked_peak_resident() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
-
-
-def tensors_of(engine: Engine) -> dict[str, list[torch.Tensor]]:
-    """Return the tensors that an engine's target and drafters tell to hold, by part."""
-    return {
-        f"{name} {part}": list(tensors)
-        for name, holder in holders_of(engine).items()
-        if isinstance(holder, HoldsTensors)
-        for part, tensors in holder.tensors().items()
-    }
-
-
-def unknown_of(engine: Engine) -> list[str]:
-    """Return the names of those that do not tell what they hold."""
-    return [name for name, holder in holders_of(engine).items() if not isinstance(holder, HoldsTensors)]
-
-
-def num_bytes(parts: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, Any]:
-    """Return the logical bytes of each part, and the deduplicated and incremental ones of all."""
-    logical = {
-        part: sum(tensor.numel() * tensor.element_size() for tensor in tensors) for part, tensors in parts.items()
-    }
-    storages: dict[int, int] = {}
-    plain: dict[int, int] = {}
-    for part, tensors in parts.items():
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-            if part.startswith("target "):
-                plain[storage.data_ptr()] = storage.nbytes()
-    total = sum(storages.values())
-    return {"logical": logical, "deduplicated": total, "incremental": total - sum(plain.values())}
 
 
 def measure(
@@ -162,7 +114,8 @@ def measure(
     arm(prompt_ids, max_new_tokens)
     timeline.mark("text generated")
     if isinstance(arm, EngineArm):
-        parts, unknown = tensors_of(arm.engine), unknown_of(arm.engine)
+        held_by = holders(arm.engine.target, arm.engine.drafters)
+        parts, unknown = tensors_of(held_by), unknown_of(held_by)
     else:
         parts, unknown = {"target weights": target.tensors()["weights"]}, ["transformers' cache"]
         if isinstance(arm, AssistedArm):
@@ -208,11 +161,6 @@ def measure_apart(
         raise LoadError(f"arm '{spec}' could not be measured in a process of its own: {last}")
     measured: dict[str, Any] = json.loads(done.stdout)
     return measured
-
-
-def max_resident() -> int:
-    """Return the most bytes that this process was ever resident with, as the system counts."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main(arguments: list[str] | None = None) -> int:

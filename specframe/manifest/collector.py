@@ -18,7 +18,7 @@ from specframe.layout import OUTPUT_MAP
 from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
 from specframe.manifest.remember import remember, stamp
-from specframe.manifest.source import Source, has_tokenizer
+from specframe.manifest.source import Source
 from specframe.manifest.tensors import (
     ADAPTER_CONFIG,
     Weighed,
@@ -124,7 +124,7 @@ def weighed_target(target: Target) -> Manifest | None:
 
 def strings_of(source: Source) -> list[str | None] | None:
     """Return the string of every id of a model's tokenizer, or None without one."""
-    strings: list[str | None] | None = remember("strings", _key(source), lambda: _strings(_tokenizer(source)))
+    strings: list[str | None] | None = remember("strings", _key(source), lambda: _strings(source.read_tokenizer()))
     return strings
 
 
@@ -139,7 +139,9 @@ def _remembered(source: Source) -> Manifest:
 def _key(source: Source) -> list[Any]:
     """Return what the cheap parts depend on; weight files are among it where a dtype is read off them."""
     files = weight_files(source.folder) if source.folder is not None and has_weights(source.folder) else []
-    return [_code(), version("transformers"), version("tokenizers"), _fingerprint(source), list(map(stamp, files))]
+    trusted = ["trusted"] if source.trust_remote_code else []
+    made_by = [_code(), version("transformers"), version("tokenizers"), *trusted]
+    return [*made_by, _fingerprint(source), list(map(stamp, files))]
 
 
 @functools.cache
@@ -185,24 +187,18 @@ def _collect(source: Source) -> Manifest:
 
 
 def _describe(source: Source) -> Manifest:
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     from specframe.manifest.architecture import dtype_name
 
-    shown = str(source.folder or source.gguf)
-    try:
-        config = AutoConfig.from_pretrained(**source.arguments)
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(
-            "model", "must be 'demo', a model folder, a .gguf file or a model id", shown, str(error)
-        ) from error
+    config = source.read_config(str(source.folder or source.gguf))
     folder = source.folder
     if folder is not None and (folder / "generation_config.json").is_file():
         generation = GenerationConfig.from_pretrained(folder)
     else:
         generation = GenerationConfig.from_model_config(config)
-    tokenizer = _tokenizer(source)
+    tokenizer = source.read_tokenizer()
     columns = output_ids(folder)
     if source.gguf is not None:  # reading it takes long: what explains a refusal is kept now
         remember("strings", _key(source), lambda: _strings(tokenizer))
@@ -255,14 +251,6 @@ def _assemble(
 def _without_origins(quantization: dict[str, Any]) -> dict[str, Any]:
     """Leave out where a quantisation came from: paths of its maker's machine say nothing of the weights."""
     return {key: value for key, value in quantization.items() if key not in _ORIGINS}
-
-
-def _tokenizer(source: Source) -> Any:
-    from transformers import AutoTokenizer
-
-    if source.folder is not None and not has_tokenizer(source.folder):
-        return None  # a model of ids only
-    return AutoTokenizer.from_pretrained(**source.arguments)
 
 
 def _strings(tokenizer: Any) -> list[str | None] | None:

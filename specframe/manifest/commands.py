@@ -6,6 +6,7 @@ Thin: reads subjects by name, calls the package and formats. What a command need
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,8 +49,9 @@ def create(
 ) -> None:
     """Make the manifest of a model, its weights included."""
     from specframe.errors import InvalidRequest
+    from specframe.files import check_writable
     from specframe.manifest.collector import collect
-    from specframe.manifest.file import check_writable, dumps, to_plain, write
+    from specframe.manifest.file import dumps, to_plain, write
     from specframe.manifest.source import open_source
 
     if target.endswith(".toml"):
@@ -148,7 +150,7 @@ def _subject(name: str, *, weights: bool = False) -> tuple[Manifest, Strings]:
     from specframe.manifest.file import read
     from specframe.manifest.source import open_source
 
-    if name.endswith(".toml") or (Path(name).is_file() and not name.endswith(".gguf")):
+    if name.endswith(".toml") or (os.path.isfile(name) and not name.endswith(".gguf")):
         return read(name), lambda: None
     source = open_source(name)
     return collect(source, weights=weights), lambda: strings_of(source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import numbers
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -35,6 +36,15 @@ COVERS = {
     "sampling-v1": "every field of a sampling policy; a caller's own processors by their qualified names only",
     "grammar-v1": "a grammar's language and source text, its tokenisation and the marker that it begins behind",
     "plan-v1": "everything that a comparison fixes before results exist",
+    "adapter-chain-v1": "the digests of adapters in the order in which they are applied",
+    "position-policy-v1": "everything under [positions]: how positions are numbered and limited",
+    "scheduler-policy-v1": "length policy, mode, verifier, kernel, and drafters in order with their options, models apart",
+    "stops-v1": "stop ids, stop strings and the least output, with the receipt's nonce",
+    "prompt-v1": "a prompt's token ids, with the receipt's nonce",
+    "output-v1": "an output's token ids, with a key that is made of nonce, prompt and seed",
+    "round-v1": "a round's token ids and their place, with that key",
+    "seed-v1": "a seed, with the receipt's nonce",
+    "receipt-v1": "every field of a receipt",
 }
 
 _SHAPE = re.compile(r"([a-z-]+)-v(\d+):sha256:[0-9a-f]{64}")
@@ -89,6 +99,8 @@ def _plain(value: Any) -> Any:
         return int(value) if value.is_integer() else value
     if value is None or isinstance(value, str | bool | int):
         return value
+    if isinstance(value, numbers.Real):  # numpy's, and others that a caller may give
+        return _plain(int(value) if isinstance(value, numbers.Integral) else float(value))
     raise TypeError(f"a value of type {type(value).__name__} has no canonical form")
 
 

@@ -6,21 +6,19 @@ Knows the format and its versions, and nothing about models.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specframe.errors import InvalidManifest, InvalidRequest, InvalidStrategy
-from specframe.files import write_whole
+from specframe.errors import InvalidManifest, InvalidStrategy
+from specframe.files import save
 from specframe.manifest.digest import problem
 from specframe.manifest.identity import FORMAT, Manifest, plain
 from specframe.strategy import structure
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_WRITABLE = "must be a file that can be written"
 _REMAKE = "make it again with 'specframe manifest create'"
 _HEAD = (
     "# A compatibility manifest: which target this is, and under which decoding identity.\n"
@@ -92,17 +90,7 @@ def read(path: str | Path) -> Manifest:
 
 def write(manifest: Manifest, path: str | Path) -> None:
     """Write a manifest file; equal manifests give equal bytes. Raises ``InvalidRequest`` where it cannot be written."""
-    try:
-        write_whole(Path(path), dumps(manifest))
-    except OSError as error:
-        raise InvalidRequest("output", _WRITABLE, str(path), str(error.strerror)) from error
-
-
-def check_writable(path: Path) -> None:
-    """Raise ``InvalidRequest`` where a manifest could not be written, before the work of making one."""
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else "its folder is not there or cannot be written"
-        raise InvalidRequest("output", _WRITABLE, str(path), reason)
+    save(Path(path), dumps(manifest))
 
 
 def _digest_problem(data: Mapping[str, Any], path: str = "") -> str | None:

@@ -167,7 +167,7 @@ class Manifest:
         return dict(_leaves(plain(self)))
 
     def digests(self) -> dict[str, str]:
-        """Return every digest by dotted path, the manifest's own as ``manifest``; what a receipt holds."""
+        """Return every digest by dotted path, the manifest's own as ``manifest``."""
         found = {path: value for path, value in self.flat().items() if isinstance(value, str) and ":sha256:" in value}
         return {"manifest": self.digest, **found}
 

@@ -158,8 +158,9 @@ def _with_first_id(
         ]
     else:
         names = "tokenizer.vocabulary_blocks"
-        first, last = first_block(ours[names], theirs[names])
-        told = [f"{size} ids; the first difference is in ids {first} to {last}" for size in sizes]
+        block = first_block(ours[names], theirs[names])
+        where = f"; the first difference is in ids {block[0]} to {block[1]}" if block is not None else ""
+        told = [f"{size} ids{where}" for size in sizes]
     return attrs.evolve(finding, target=told[0], draft=told[1])
 
 

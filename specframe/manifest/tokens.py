@@ -77,11 +77,12 @@ def first_difference(ours: Sequence[str | None], theirs: Sequence[str | None]) -
     raise ValueError("the vocabularies do not differ")
 
 
-def first_block(ours: str, theirs: str) -> tuple[int, int]:
-    """Return the first and last id of the first block in which two ``vocabulary_blocks`` differ."""
-    length = max(len(ours), len(theirs))
-    index = next(i for i in range(0, length, 8) if ours[i : i + 8] != theirs[i : i + 8]) // 8
-    return index * BLOCK, (index + 1) * BLOCK - 1
+def first_block(ours: str, theirs: str) -> tuple[int, int] | None:
+    """Return the first and last id of the first block in which two ``vocabulary_blocks`` differ; None where none does."""
+    for index in range(0, max(len(ours), len(theirs)), 8):
+        if ours[index : index + 8] != theirs[index : index + 8]:
+            return index // 8 * BLOCK, (index // 8 + 1) * BLOCK - 1
+    return None  # digests of blocks are short, and a file may have been made by hand
 
 
 def _packed(items: Sequence[Any]) -> str:

@@ -60,7 +60,7 @@ def certify(
     """
     import specframe
     from specframe.errors import InvalidRequest
-    from specframe.manifest.file import check_writable
+    from specframe.files import check_writable, save
     from specframe.resolve import resolve_checked
 
     for name, value in (("kernel", kernel), ("dtype", dtype), ("device", device)):
@@ -83,7 +83,7 @@ def certify(
         certificate = certify_strategy(chosen, engine=engine, plan=plan, say=teller)
     for file, text in ((output, certificate.to_json()), (page, as_page(certificate))):
         if file is not None:
-            _write(file, text)
+            save(file, text)
     if as_json:
         typer.echo(certificate.to_json(), nl=False)
     else:
@@ -93,16 +93,6 @@ def certify(
                 typer.echo(f"wrote {file}", err=True)
     if not certificate.is_certified:
         raise typer.Exit(1)
-
-
-def _write(file: Path, text: str) -> None:
-    from specframe.errors import InvalidRequest
-    from specframe.files import write_whole
-
-    try:
-        write_whole(file, text)
-    except OSError as error:
-        raise InvalidRequest("output", "must be a file that can be written", str(file), str(error.strerror)) from error
 
 
 class _Teller:

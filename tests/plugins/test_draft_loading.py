@@ -69,7 +69,7 @@ def test_a_model_id_means_what_its_folder_does(pair, monkeypatch, is_borrowing):
     expected = specframe.load(target).generate("hello", max_new_tokens=12).token_ids
     ids = IDS if is_borrowing else [*reversed(range(VOCAB_SIZE))]
     let_borrow(draft, ids, ("embeddings", "head") if is_borrowing else ())
-    monkeypatch.setattr(source, "_snapshot", lambda name, weights: draft)
+    monkeypatch.setattr(source, "_snapshot", lambda name, weights, code: draft)
     engine = specframe.load(target, strategy=using("someone/draft"))
     result = engine.generate("hello", max_new_tokens=12)
     assert result.token_ids == expected
