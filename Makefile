@@ -18,7 +18,7 @@ OTHER_WEIGHTS := $(OTHER)==1.0.0 $(foreach part,1 2 3 4,$(OTHER)-part$(part)==1.
 
 # What is built is installed here. The tests of the examples need their tools, and know nothing of the checkout's packages.
 PACKAGED := build/environment
-EXTRAS := grammar
+EXTRAS := grammar,report
 TEST_TOOLS := hatchling pytest pytest-timeout hypothesis
 
 .PHONY: demo test docs pages exactness bench manifests package clean

@@ -22,6 +22,7 @@ import specframe
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TESTED = {
     "batch_jsonl",
+    "compare_strategies",
     "constrained_json",
     "custom_generate",
     "quickstart",
@@ -148,6 +149,28 @@ def test_train_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "held-out acceptance: " in out
     assert "drafted tokens accepted]" in out
     assert " of 0 drafted" not in out
+
+
+@pytest.mark.real_model
+def test_compare_strategies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page is written and opened; the second run measures nothing again."""
+    module = example("compare_strategies")
+    module.CORPUS = attrs.evolve(module.CORPUS, limit=1)
+    module.SETTINGS = {"max_new_tokens": 6, "repeats": 1, "weighs_arms": False}
+    opened: list[str] = []
+    monkeypatch.setattr(module.webbrowser, "open", opened.append)
+    module.main(tmp_path / "comparison")
+    page = tmp_path / "comparison" / "report" / "index.html"
+    assert opened == [page.as_uri()]
+    assert "<svg" in page.read_text(encoding="utf-8")
+    out = capsys.readouterr().out
+    assert "8 of 8 requests are done" in out
+    assert all(arm in out for arm in module.ARMS)
+    results = (tmp_path / "comparison" / "results.jsonl").read_bytes()
+    module.main(tmp_path / "comparison")
+    assert (tmp_path / "comparison" / "results.jsonl").read_bytes() == results
 
 
 @pytest.fixture

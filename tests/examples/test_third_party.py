@@ -13,6 +13,10 @@ import pytest
 
 import specframe
 from specframe import testing
+from specframe.bench.metrics import summarise
+from specframe.bench.planning import draw_up
+from specframe.bench.run import run
+from specframe.bench.workload import Corpus
 from specframe.skeleton import write_skeleton
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -62,6 +66,27 @@ def test_the_demo_target_says_the_same_with_each(installed: Path, monkeypatch: p
         assert result.token_ids == expected.token_ids, name
         assert result.stats.drafters[name].num_proposed > 0, name
         assert result.events == (), name
+
+
+def test_each_shows_up_in_a_comparison(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named as an arm like any other, each has its speed, its acceptance and a verdict; its text is plain decoding's."""
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "manifest")
+    from folders import save_model
+
+    model = save_model(tmp_path / "tiny", max_position_embeddings=2048)
+    arms = {"plain": "none", "repeat_last": "repeat_last", "followers": "followers", "early_exit": "early_exit.toml"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "early_exit.toml").write_text('[[drafters]]\nuse = "early_exit"\noptions = { layers = 1 }\n')
+    settings = {"model": str(model), "max_new_tokens": 8, "repeats": 1, "weighs_arms": False}
+    plan = draw_up(arms, Corpus(("chat",), limit=2), **settings)
+    summary = summarise(run(plan, tmp_path / "results.jsonl"))
+    assert summary.num_done == summary.num_all == 8
+    for name in DRAFTERS:
+        cell = summary.cell(name)
+        assert (cell.num_requests, cell.num_failed) == (2, 0), name
+        assert cell.speeds["plain"].matched == "matched 2/2", name
+        assert cell.verdict is not None, name
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda path: path.name)
