@@ -50,6 +50,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
 	$(BIN)/python -m specframe.bench.grammar -o docs/results/grammar.json
 	$(BIN)/python -m specframe.bench.kernel -o docs/results/kernel.json
+	$(BIN)/python -m specframe.bench.worker -o docs/results/worker.json
 	$(BIN)/python docs/make.py
 
 # The identity of the demo weights; a test compares it with what is installed.
