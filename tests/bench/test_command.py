@@ -171,9 +171,9 @@ def test_the_page_can_be_followed(compare, model, tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL)
     commands = [
-        shlex.split(block.replace("\\\n", "").replace("MODEL", str(model)))
+        shlex.split(block.removeprefix("$ ").replace("\\\n", "").replace("MODEL", str(model)))
         for language, block in blocks
-        if not language
+        if language == "console"
     ]
     assert [command[:3] for command in commands] == [["specframe", "compare", name] for name in ("run", "plan", "run")]
     monkeypatch.chdir(tmp_path)
