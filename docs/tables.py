@@ -89,6 +89,37 @@ def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
     yield ["d_i: a draft token over V(0)", *[round(results["milliseconds"]["draft_token"] / verify["0"], 3)] * 8]
 
 
+def demo_draft(receipt: dict[str, Any]) -> Iterable[list[Any]]:
+    """How the demo draft was made, by its receipt."""
+    settings, data, result = receipt["settings"], receipt["data"], receipt["result"]
+    length = settings["corpus"]["length"]
+    yield ["the demo draft", ""]
+    yield ["layers of the target that it began with", ", ".join(map(str, result["layers_of_the_target"]))]
+    yield ["columns of its head", settings["columns"]]
+    yield ["conversations learned from, held out", "{learned}, {held_out}".format(**data["num_conversations"])]
+    yield ["ids of each", length]
+    yield [
+        "training steps, in minutes on one core",
+        f"{receipt['training']['steps']}, {receipt['training']['minutes']:g}",
+    ]
+    yield ["its likeliest id is the target's, on held-out answers", result["held_out_acceptance"]]
+    yield ["the same, on greedy ones", result["held_out_acceptance_greedy"]]
+
+
+def draft_speed(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time of the demo draft and of transformers' assisted generation with the same layers, open chat."""
+    yield ["float32, open chat", "time, all together", "median of ratios", "equal texts"]
+    for name, told in {
+        "control_a_a": "transformers' plain decoding over itself",
+        "draft_over_plain": "the draft over plain decoding",
+        "draft_over_library_plain": "the draft over transformers' plain decoding",
+        "assisted_over_library_plain": "assisted generation over transformers' plain decoding",
+        "assisted_over_draft": "assisted generation over the draft",
+    }.items():
+        found = results[name]
+        yield [told, found["total_over_total"], found["median_of_ratios"], found["matched"]]
+
+
 def worker(results: dict[str, Any]) -> Iterable[list[Any]]:
     """Milliseconds of a proposal, in this process and in a worker."""
     yield ["milliseconds, median", "proposal here", "in a worker", "added", "commit here", "to a worker"]
@@ -124,6 +155,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "kernel_forwards": ("kernel", kernel_forwards),
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),
+    "draft_speed": ("draft", draft_speed),
+    "demo_draft": ("../../plugins/specframe_draft_model/demo/provenance", demo_draft),
     "worker": ("worker", worker),
     "failures": ("failures", failures),
     "soak": ("soak", soak),

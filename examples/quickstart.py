@@ -12,7 +12,6 @@ import specframe
 
 NUM_REPEATS = 3
 MAX_NEW_TOKENS = 128
-STRATEGY = "prompt_lookup"
 
 CODE = """\
 def read_settings(path):
@@ -27,28 +26,39 @@ def read_settings(path):
     return settings
 """
 TASK = "Fix the code below so that it also skips lines that start with a semicolon. Print all of it."
-PROMPT = [{"role": "user", "content": f"{TASK}\n\n```python\n{CODE}```"}]
+EDIT = f"{TASK}\n\n```python\n{CODE}```"
+CHAT = "Tell me in a few sentences why the sea is salty."
+RUNS = {"prompt_lookup": EDIT, "draft_model": CHAT}  # one copies from the prompt, the other is a small model of its own
 
 
 def main() -> None:
     print("target: SmolLM2-135M-Instruct, converted on first use, then loaded ...", flush=True)
-    engines = [specframe.load("demo"), specframe.load("demo", strategy=STRATEGY)]
-    print(f"prompt: {TASK}\n        (and {len(CODE.splitlines())} lines of Python)")
-    print(f"generating {2 + 2 * NUM_REPEATS} times, by turns plain and with {STRATEGY} ...\n", flush=True)
+    plain = specframe.load("demo")
+    print(f"each prompt is answered {2 + 2 * NUM_REPEATS} times, by turns plain and with a drafter")
+    is_same = [compare(plain, strategy, prompt) for strategy, prompt in RUNS.items()]
+    sys.exit(not all(is_same))
+
+
+def compare(plain: specframe.Engine, strategy: str, prompt: str) -> bool:
+    """Generate by turns plain and with a strategy, print what came, and return whether all tokens were identical."""
+    print(f"\n== {strategy}: {prompt.splitlines()[0]}", flush=True)
+    engines = [plain, specframe.Engine(plain.target, strategy=strategy)]
+    message = [{"role": "user", "content": prompt}]
     pairs = [
-        [engine.generate(PROMPT, max_new_tokens=MAX_NEW_TOKENS) for engine in engines]
+        # A prefix that one keeps would save the other its prefill.
+        [engine.generate(message, max_new_tokens=MAX_NEW_TOKENS, keep_prefix=False) for engine in engines]
         for _ in range(1 + NUM_REPEATS)  # the first pair warms up
     ]
     ratios = [before.stats.total_s / after.stats.total_s for before, after in pairs[1:]]
-    num_texts = len({result.token_ids for pair in pairs for result in pair})
+    is_same = len({result.token_ids for pair in pairs for result in pair}) == 1
 
     print(f"the target's answer, a small model's:\n\n{pairs[-1][0].text}\n")
-    for name, result in zip(("plain", STRATEGY), pairs[-1], strict=True):
+    for name, result in zip(("plain", strategy), pairs[-1], strict=True):
         show(name, result)
     in_turn = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"speed with {STRATEGY}: {median(ratios):.2f} times plain (in turn: {in_turn})")
-    print(f"tokens identical in all {2 * len(pairs)} runs: {'yes' if num_texts == 1 else 'NO'}")
-    sys.exit(num_texts != 1)
+    print(f"speed with {strategy}: {median(ratios):.2f} times plain (in turn: {in_turn})")
+    print(f"tokens identical in all {2 * len(pairs)} runs: {'yes' if is_same else 'NO'}")
+    return is_same
 
 
 def show(name: str, result: specframe.Result) -> None:

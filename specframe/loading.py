@@ -106,6 +106,7 @@ def _load(
     ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted;
     ``views``: what a draft may borrow.
     """
+    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from specframe.demo import quiet_unless_terminal
@@ -144,6 +145,8 @@ def _load(
                 folder, config=config, dtype=dtype_name or "auto", output_loading_info=True
             )
         weights, told = loaded
+        if device is None or torch.device(device).type == "cpu":
+            _own(weights)
         columns = output_ids(folder)
         borrowed = borrow(weights, views, parts, columns, str(model)) if views is not None else frozenset()
         weights = weights.to(device) if device is not None else weights
@@ -162,6 +165,12 @@ def _load(
     target = TransformersTarget(weights.eval(), tokenizer)
     target.facts = attrs.evolve(target.facts, identity=identity)
     return _Loaded(target, _weigh_later(folder, identity), columns)
+
+
+def _own(model: Any) -> None:
+    """Copy weights out of the mapped files: one that is changed in place would change the model, or end the process."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _load_tokenizer(folder: Path) -> Any:

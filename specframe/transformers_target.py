@@ -7,6 +7,7 @@ caller's model, configuration and generation configuration are never changed.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ class TransformersTarget:
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
         self._cache_made_by: tuple[Any, ...] = ()
+        self._process_id = os.getpid()
         vocab_size, dtype, device = _shape_of(model)
         self.facts = TargetFacts(
             vocab_size=vocab_size,
@@ -94,6 +96,7 @@ class TransformersTarget:
         One that is still open was interrupted before it could be closed: it is ended.
         """
         check_evaluating(self.model)
+        self._check_process()
         self.cache.abandon()
         made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
         if made_by != self._cache_made_by:
@@ -104,6 +107,14 @@ class TransformersTarget:
         self.cache.reserve((max_tokens if limit is None else min(max_tokens, limit)) + (kernel.width or 0))
         self._rope.restore()
         return TransformersSession(self, request_id, kernel)
+
+    def _check_process(self) -> None:
+        # OpenMP's threads are not there in a forked process, and whoever waits for them waits for ever.
+        if os.getpid() != self._process_id and self.facts.device == "cpu" and torch.get_num_threads() > 1:
+            raise TargetError(
+                "this process was forked after the model was loaded, and torch's threads do not survive a fork; call "
+                "torch.set_num_threads(1) here first, or start processes with 'spawn' and load the model in them"
+            )
 
     def reset(self) -> None:
         """Forget the cached prefix and free its memory; a session that is still open is ended."""

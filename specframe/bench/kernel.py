@@ -30,7 +30,7 @@ from specframe.strategy import DrafterUse, Length, Strategy
 from specframe.transformers_target import TransformersTarget
 
 KINDS = ("edit", "quote", "json", "chat")
-DRAFT = (DrafterUse("draft_model", {"layers": 8}),)
+DRAFT = (DrafterUse("draft_model"),)
 POSITIONS = (100, 2000)
 
 
@@ -104,12 +104,8 @@ def calls(
         "lookup 7, block:8": own(lookup_strategy(7), "block:8"),
         "lookup 7, block:16": own(lookup_strategy(7), "block:16"),
         "lookup 15, block:16": own(lookup_strategy(15), "block:16"),
-        "first 8 layers draft 3, block:4": own(
-            Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:4"
-        ),
-        "first 8 layers draft 3, block:8": own(
-            Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:8"
-        ),
+        "draft 3, block:4": own(Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:4"),
+        "draft 3, block:8": own(Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:8"),
     }
     timed = time_arms(arms, items, prompts, max_new_tokens=max_new_tokens, repeats=repeats, progress=say)
     over = {
@@ -125,8 +121,7 @@ def calls(
         "control_a_a": timed.compare("library plain again", "library plain"),
         "over_library_plain_bfloat16": over,
         "draft_over_plain_same_kernel_chat": {
-            width: timed.compare(f"first 8 layers draft 3, block:{width}", f"plain, block:{width}", "chat")
-            for width in (4, 8)
+            width: timed.compare(f"draft 3, block:{width}", f"plain, block:{width}", "chat") for width in (4, 8)
         },
         "matched_plain_same_kernel": {
             name: timed.compare(name, f"plain, {name.split(', ')[1]}")["matched"] for name in arms if "block" in name

@@ -13,7 +13,7 @@ import attrs
 from specframe.bench.gates import Gate, default_gates
 from specframe.bench.machine import machine_class
 from specframe.bench.plan import Plan, changes, is_judged, planned
-from specframe.bench.specs import LIBRARY, describe, library_sampling
+from specframe.bench.specs import LIBRARY, describe
 from specframe.bench.workload import CORE, Corpus
 from specframe.errors import InvalidPlan, InvalidRequest, InvalidStrategy
 from specframe.manifest.collector import collect
@@ -49,10 +49,7 @@ def draw_up(
     if sampling is not None and SamplingPolicy(**sampling).is_greedy:
         raise InvalidRequest("sampling", "needs a temperature above 0", sampling, "leave it out for greedy decoding")
     source, kernel = open_source(settings.get("model", "demo")), settings.get("kernel")
-    for spec in arms.values():
-        if spec.startswith(LIBRARY):
-            library_sampling(sampling)
-    described = {name: describe(spec, source, kernel=kernel) for name, spec in arms.items()}
+    described = {name: describe(spec, source, kernel=kernel, sampling=sampling) for name, spec in arms.items()}
     for name, file in certificates.items():
         if name not in described:
             raise InvalidPlan(f"a certificate is given for arm '{name}'; the arms are {', '.join(described)}")

@@ -43,7 +43,9 @@ class LibraryArm:
     assistant: str | None = None
 
 
-def describe(spec: str, target: Source, *, kernel: str | None = None) -> dict[str, Any]:
+def describe(
+    spec: str, target: Source, *, kernel: str | None = None, sampling: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return all that decides what an arm does, as plain data: its settings, its code, and its models' digests.
 
     Loads no weights. Raises ``UnknownName``, ``InvalidStrategy``, ``PluginError``, ``InvalidRequest`` or
@@ -51,6 +53,7 @@ def describe(spec: str, target: Source, *, kernel: str | None = None) -> dict[st
     """
     arm, plugins = parse(spec, kernel)
     if isinstance(arm, LibraryArm):
+        library_sampling(sampling)
         models = {"assistant": collect_all(open_source(arm.assistant)).digest} if arm.assistant else {}
         return {"spec": spec, "library": attrs.asdict(arm), "models": models}
     for use in arm.drafters:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -164,25 +161,6 @@ def test_the_demo_keeps_its_plan_beside_its_results(compare, model, tmp_path, mo
     assert (tmp_path / "compare-demo" / "index.html").exists()
     monkeypatch.setattr(planning, "demo_plan", None)
     assert compare("run", "--demo")[0] == 0
-
-
-def test_the_page_can_be_followed(compare, model, tmp_path, monkeypatch):
-    """Its commands are ones, and its code reads what they wrote."""
-    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL)
-    commands = [
-        shlex.split(block.removeprefix("$ ").replace("\\\n", "").replace("MODEL", str(model)))
-        for language, block in blocks
-        if language == "console"
-    ]
-    assert [command[:3] for command in commands] == [["specframe", "compare", name] for name in ("run", "plan", "run")]
-    monkeypatch.chdir(tmp_path)
-    code, _, err = compare(*commands[1][2:], *SMALL)
-    assert (code, err) == (0, "")
-    assert compare(*commands[2][2:])[0] == 0
-    (code,) = (block for language, block in blocks if language == "python")
-    exec(code, {})
-    assert "--demo" in commands[0]
 
 
 def test_block_and_sampling_hold_for_all_arms(compare, model, tmp_path):

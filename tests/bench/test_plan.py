@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+from types import SimpleNamespace
 
 import attrs
+import psutil
 import pytest
 
 from specframe import InvalidPlan
@@ -106,6 +108,22 @@ def test_a_changed_file_is_refused(tmp_path):
     refused("{", "is not JSON")
     with pytest.raises(InvalidPlan, match="cannot be read"):
         read_plan(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("sensors", "told"),
+    [
+        ([], NOT_AVAILABLE),
+        ([(50.0, None)], NOT_AVAILABLE),
+        ([(50.0, 90.0), (40.0, None)], "below its limits"),
+        ([(50.0, 90.0), (90.0, 90.0)], "hot"),
+    ],
+)
+def test_heat_is_told_as_far_as_sensors_tell(monkeypatch, sensors, told):
+    """Degrees change from minute to minute; whether the machine is at its limit is what makes runs incomparable."""
+    found = {"cpu": [SimpleNamespace(current=current, high=high) for current, high in sensors]}
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: found, raising=False)
+    assert machine_class()["thermal"] == told
 
 
 def test_a_machine_is_a_class_and_no_fingerprint():

@@ -124,9 +124,8 @@ def generate(run: Run, strategy: Strategy, item: WorkItem, **policy: Any) -> spe
 
 
 def draft_strategy(length: int) -> Strategy:
-    """Return the target's own first layers as a draft, with ``length`` proposals in every round."""
-    draft = DrafterUse("draft_model", {"layers": 8})
-    return Strategy(name="draft_model", length=Length(max_tokens=length), drafters=(draft,))
+    """Return the demo draft, with ``length`` proposals in every round."""
+    return Strategy(name="draft_model", length=Length(max_tokens=length), drafters=(DrafterUse("draft_model"),))
 
 
 def test_plain_and_lookup_greedy_equal_generate(run: Run) -> None:

@@ -9,28 +9,34 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
 import torch
 from models import random_table, tiny_model
-from scenes import KINDS, NUM_TOKENS, Scene, Seen, plain, read
+from scenes import KINDS, NO_PLUGINS, NUM_TOKENS, Scene, Seen, plain, read
 
+import specframe
 from specframe import (
     DrafterExhausted,
     Engine,
     EngineBusy,
+    Identity,
     Needs,
     ProposalError,
+    TargetError,
     Ticket,
     TransformersTarget,
     pure,
 )
+from specframe.manifest import collect, open_source, write
 from specframe.plugins import DrafterEntry, Plugin, Plugins
 from specframe.strategy import DrafterUse, Length, Strategy
 from specframe.testing import (
@@ -517,14 +523,18 @@ def _(scene, place):
 
 
 @case(
-    TARGET, "cancels its session in the middle of a round", "cancelled or replaced", places=("verify_linear", "commit")
+    TARGET,
+    "cancels its session in the middle of a round",
+    "cancelled or replaced",
+    places=[("verify_linear", False), ("verify_linear", True), ("commit", False)],
 )
 def _(scene, place):
+    method, is_after = place
     sessions: list[Any] = []
     in_target(
         scene,
         Fault("open", sessions.append, is_after=True),
-        Fault(place, lambda: sessions[0].cancel(), at_call=1),
+        Fault(method, lambda *_: sessions[0].cancel(), at_call=1, is_after=is_after),
     )
 
 
@@ -841,6 +851,89 @@ def _(scene, place):
         return Seen((), error=EngineBusy(message), is_beside=True)
 
     scene.observe = observe
+
+
+def on_disk(change: Callable[[Path], None]) -> Callable[[Scene, Any], None]:
+    """Return what lets the engine be loaded from a folder, in which something changes after the first piece."""
+
+    def put(scene, place):
+        folder = tempfile.TemporaryDirectory()
+        tiny_model().save_pretrained(folder.name)
+        write(collect(open_source(folder.name), weights=True), Path(folder.name) / "pin.toml")
+        strategy = Strategy(identity=Identity(f"{folder.name}/pin.toml"))
+
+        def observe(engine):
+            ids: list[int] = []
+            for piece in scene.open(engine):
+                if not ids:
+                    change(Path(folder.name))
+                ids += piece.token_ids
+            engine.reset()
+            assert engine.generate(scene.prompt, **scene.sampling, **scene.arguments).token_ids == tuple(ids)
+            scene.engine = lambda: Engine(scene.make(), plugins=NO_PLUGINS)
+            folder.cleanup()
+            return Seen(tuple(ids), "", scene.stream.result)
+
+        scene.engine = lambda: specframe.load(folder.name, strategy=strategy)
+        scene.observe = observe
+
+    return put
+
+
+def overwrite(file: Path, start: int) -> None:
+    """Change every byte of a file from one on, in place, and let it keep its length."""
+    content = file.read_bytes()
+    with file.open("r+b") as open_file:
+        open_file.seek(start)
+        open_file.write(bytes(255 - byte for byte in content[start:]))
+
+
+def header_bytes(folder: Path) -> int:
+    return 8 + int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little")
+
+
+WEIGHTS = "model.safetensors"
+DISK = {
+    "the model's weights are overwritten on disk": lambda folder: overwrite(folder / WEIGHTS, header_bytes(folder)),
+    "the model's weights are cut off on disk": lambda folder: os.truncate(folder / WEIGHTS, 100),
+    "the model's configuration changes on disk": lambda folder: overwrite(folder / "config.json", 0),
+    "the pinned manifest changes on disk": lambda folder: overwrite(folder / "pin.toml", 0),
+}
+for disk_name, change in DISK.items():
+    case(AROUND, f"{disk_name} after the load", kinds=["transformers"])(on_disk(change))
+
+
+@case(
+    AROUND,
+    "weights change on disk, and the engine is then asked who it is",
+    "changed after it was loaded",
+    kinds=["transformers"],
+)
+def _(scene, place):
+    def change_and_ask(folder):
+        overwrite(folder / WEIGHTS, header_bytes(folder))
+        errors.append(asked(lambda: engines[-1].identity).error)
+
+    errors: list[Any] = []
+    engines: list[Engine] = []
+    on_disk(change_and_ask)(scene, place)
+    make_engine, observe = scene.engine, scene.observe
+
+    def engine():
+        engines.append(make_engine())
+        return engines[-1]
+
+    scene.engine = engine
+    scene.observe = lambda engine: observe(engine)._replace(result=None, error=errors[0], is_beside=True)
+
+
+@case(AROUND, "the process forks after torch has used several threads", "do not survive a fork", kinds=["transformers"])
+def _(scene, place):
+    def ask(engine):
+        torch.set_num_threads(2)
+        return str(asked(lambda: engine.generate(scene.prompt)).error)
+
+    scene.observe = lambda engine: Seen((), error=TargetError(forked(lambda: ask(engine))), is_beside=True)
 
 
 def forked(call: Callable[[], Any]) -> Any:

@@ -31,6 +31,12 @@ def stored() -> dict[str, dict[str, Any]]:
     return json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
 
 
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path, monkeypatch):
+    """Keep what is computed once out of the user's cache."""
+    monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path))
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_whatever_breaks_output_is_a_prefix_and_the_next_request_is_as_new(case, rows, stored, request):
@@ -79,5 +85,6 @@ def assert_result(seen: Seen, full: Result, cause: str | None) -> None:
     else:
         found, expected = ((one.token_ids, one.text, one.finish_reason, one.stop_match) for one in (result, full))
         assert found == expected
+    assert cause not in ("KeyboardInterrupt", "SystemExit")  # which are the user's, and end the request
     messages = [event.message for event in result.events]
     assert any(cause in message for message in messages) if cause is not None else not messages, messages

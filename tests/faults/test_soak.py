@@ -103,10 +103,11 @@ def engines_on(target: TransformersTarget, failures: Failures) -> dict[str, Engi
         "draws": {"draws": drawing},
         "both": {"offers": RandomOffers(seed=2), "draws": drawing},
     }
-    shared = failures.into(target, "prefill", "verify_linear")
+    open_session = target.open
+    target.open = lambda *given, **options: failures.into(open_session(*given, **options), "prefill", "verify_linear")
     engines = {
         name: Engine(
-            shared,
+            target,
             {who: failures.into(drafter, "propose", "commit") for who, drafter in drafters.items()},
             strategy=Strategy(length=Length("adaptive" if name == "both" else "fixed", 4)),
         )
@@ -116,7 +117,7 @@ def engines_on(target: TransformersTarget, failures: Failures) -> dict[str, Engi
     for name, options in (("prompt_lookup", {}), ("draft_model", {"layers": 1})):
         if name in installed:
             strategy = Strategy(drafters=(DrafterUse(name, options),), length=Length(max_tokens=4))
-            engines[name] = Engine(shared, strategy=strategy)
+            engines[name] = Engine(target, strategy=strategy)
     return engines
 
 
