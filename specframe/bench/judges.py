@@ -79,14 +79,14 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` for what would end a run when an answer is judged; nothing is checked without jsonschema."""
     try:
         import jsonschema
-        from referencing import Registry, Resource
+        from referencing import Registry
         from referencing.exceptions import Unresolvable
         from referencing.jsonschema import DRAFT202012
     except ImportError:
         return
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
-        resource: Resource[Any] = Resource(contents=schema, specification=DRAFT202012)
+        resource = DRAFT202012.create_resource(schema)
         resolver = Registry().with_resource("", resource).crawl().resolver()
         for reference in _references(schema):
             resolver.lookup(reference)
