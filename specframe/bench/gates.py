@@ -53,7 +53,7 @@ class Gate:
 METRICS = {
     "matched": "share of requests whose tokens are plain decoding's",
     "distribution": "1 where the certificate of exactness passes, else 0",
-    "failures": "requests that ended with an error",
+    "failures": "requests that ended with an error where plain decoding's did not",
     "speed": "median of per-request times, plain decoding's over the arm's, end to end",
     "speed_low": "lower end of the 95 % confidence interval of `speed`",
     "speed_p10": "the per-request ratio that nine requests in ten exceed",

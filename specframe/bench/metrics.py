@@ -230,6 +230,10 @@ def summarise(results: Results) -> Summary:
     )
 
 
+def _failed(records: Iterable[RequestRecord]) -> set[tuple[int, int]]:
+    return {(record.index, record.repeat) for record in records if record.error is not None}
+
+
 def planned_requests(results: Results, plan: Plan) -> list[RequestRecord]:
     """Return the requests that are of the plan: its turns, items and seeds."""
     turns = {turn.key for turn in plan.turns()}
@@ -290,7 +294,7 @@ def _cell(
     metrics = {
         "matched": _matched_share(own, speeds[baseline]),
         "distribution": _certified(plan.arms[name]),
-        "failures": float(len(own) - len(finished)),
+        "failures": float(len(_failed(own) - _failed(plain))),
         "speed": speeds[baseline].end_to_end.median,
         "speed_low": speeds[baseline].end_to_end.low,
         "speed_p10": speeds[baseline].end_to_end.p10,

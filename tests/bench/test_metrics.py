@@ -121,6 +121,18 @@ def test_failures_are_counted_and_have_no_time():
     assert any(reason.startswith("failures is 1") for reason in cell.verdict.reasons)
 
 
+def test_what_plain_decoding_cannot_do_is_no_failure_of_an_arm():
+    """A prompt that does not fit says nothing of a strategy; it is counted, and speaks against no arm."""
+    requests = pairs([(10, 5)] * 7)
+    for index in (12, 13):
+        requests[index] = attrs.evolve(
+            requests[index], error="InvalidRequest: too long", end_to_end_s=None, token_ids=()
+        )
+    cell = summarise(results_of(requests)).cell("drafted")
+    assert (cell.num_failed, cell.metrics["failures"]) == (1, 0.0)
+    assert cell.verdict.decision == KEEP
+
+
 def test_an_interval_of_the_median_is_that_of_the_binomial():
     """The definition, and how often it misses: never more than one time in twenty."""
     assert median_interval([1.0] * 5) is None
