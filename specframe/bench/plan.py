@@ -30,6 +30,11 @@ def _at_least_1(instance: Any, attribute: attrs.Attribute[int], value: int) -> N
         raise InvalidPlan(f"'{attribute.name}' must be >= 1 (got {value!r})")
 
 
+def _seeds(instance: Any, attribute: attrs.Attribute[Any], value: tuple[int, ...]) -> None:
+    if not value or any(not 0 <= seed < 2**64 for seed in value) or len(set(value)) < len(value):
+        raise InvalidPlan(f"'{attribute.name}' must be different integers from 0 to 2**64 - 1 (got {value!r})")
+
+
 @attrs.frozen
 class PlannedItem:
     """A prompt of the plan: where it belongs, and the SHA-256 of all that it is."""
@@ -81,7 +86,7 @@ class Plan:
     weighs_arms: bool = True
     max_new_tokens: int = attrs.field(default=128, validator=_at_least_1)
     repeats: int = attrs.field(default=3, validator=_at_least_1)
-    seeds: tuple[int, ...] = attrs.field(default=(0,), validator=attrs.validators.min_len(1))
+    seeds: tuple[int, ...] = attrs.field(default=(0,), validator=_seeds)
     order_seed: int = 0
     version: str = __version__
     format: int = FORMAT
@@ -165,9 +170,19 @@ def plan_of(data: Mapping[str, Any], where: str) -> Plan:
     if data.get("format") != FORMAT:
         raise InvalidPlan(f"{where} has format {data.get('format')!r}; this specframe reads {FORMAT}")
     try:
-        return structure(data, Plan, where)
+        plan = structure(data, Plan, where)
     except InvalidStrategy as error:
         raise InvalidPlan(str(error)) from error
+    for name, arm in plan.arms.items():
+        if not _is_described(arm):
+            raise InvalidPlan(f"{where}: arm '{name}' is neither a strategy with its drafters nor one of transformers'")
+    return plan
+
+
+def _is_described(arm: Mapping[str, Any]) -> bool:
+    strategy, library = arm.get("strategy"), arm.get("library")
+    has_drafters = isinstance(strategy, Mapping) and isinstance(strategy.get("drafters"), Sequence)
+    return has_drafters or isinstance(library, Mapping)
 
 
 def changes(plan: Plan, now: Plan) -> list[str]:

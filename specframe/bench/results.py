@@ -27,6 +27,7 @@ from specframe.strategy import structure
 
 FORMAT = 1
 PLAIN, ACCEPTED, CORRECTION, EXTRA = "plain", "accepted", "correction", "extra"
+PHASES = ("prefill", "draft", "verify", "decide", "commit", "emit", "other")
 
 
 @attrs.frozen
@@ -122,12 +123,13 @@ class RequestRecord:
       text), empty where an arm does not tell; ``judged``: whether the item's judge accepts ``text``, None without one;
       ``error``: what ended the request early, None for nothing. A failed request counts as no time.
     - Time: ``end_to_end_s``: from the call to its return; ``first_token_s``: until the first tokens were there, of which there
-      were ``num_first``; ``decode_s``: the rest; ``phases``: seconds of prefill, draft, verify, decide, commit and emit, and
-      ``other``, which is all else of ``end_to_end_s``.
+      were ``num_first``; ``decode_s``: the rest; ``phases``: seconds by ``PHASES``, of which ``other`` is all else of
+      ``end_to_end_s``.
     - Counts: ``num_prompt``, ``num_target_calls``, ``num_rounds``; ``positions``: what became of the first, second, ...
       token of a proposal, whoever made it; ``drafters``: each one's own counts, seconds and (entropy in nats, whether
       accepted) pairs; ``rounds``.
-    - What it ran under: ``exactness``, ``kernel``, ``length_policy`` as in ``Result``, None for a reference arm; ``events``.
+    - What it ran under: ``exactness``, ``kernel``, ``length_policy`` as in ``Result``, None for a reference arm; ``events``: a
+      text each, which begins with its code (``records.EVENT_CODES``).
     - ``peak_resident_bytes``: of the process during the request, all arms' models included; ``energy_j``.
     """
 
@@ -163,6 +165,11 @@ class RequestRecord:
     events: tuple[str, ...] = ()
     peak_resident_bytes: int | None = None
     energy_j: float | None = None
+
+    @property
+    def event_codes(self) -> set[str]:
+        """What kinds of events there were."""
+        return {event.partition(":")[0] for event in self.events}
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -296,8 +303,13 @@ def _broken_counts(record: RequestRecord) -> Iterator[str]:
         before = positions[index - 1].num_accepted if index else proposed
         if not 0 <= kept <= accepted <= evaluated <= min(decided, before) or decided > proposed:
             yield f"the counts of 'positions[{index}]' must not exceed one another"
-    if rounds.num_proposed and sum(rounds.num_proposed) != sum(one.num_proposed for one in positions):
+    reached = [
+        sum(count > index for count in rounds.num_proposed) for index in range(max(rounds.num_proposed, default=0))
+    ]
+    if rounds.num_proposed and reached != [one.num_proposed for one in positions]:
         yield "the rounds must have proposed what 'positions' counts"
+    if record.phases and record.phases.keys() != set(PHASES):
+        yield f"'phases' must have {', '.join(PHASES)}, or nothing"
     for name in ("num_proposed", "num_evaluated", "num_accepted"):
         if drafters and sum(getattr(one, name) for one in drafters) != sum(getattr(one, name) for one in positions):
             yield f"'{name}' of the drafters must make up that of 'positions'"

@@ -25,7 +25,7 @@ PLAN = Plan(
     arms={
         "plain": strategy_arm(Strategy()),
         "lookup": strategy_arm(LOOKUP),
-        "library": {"prompt_lookup_num_tokens": 10},
+        "library": {"library": {"num_lookup": 10, "assistant": None}},
     },
     items=planned(stratum("chat")),
     machine={"cores": "2", "power": NOT_AVAILABLE},
@@ -104,6 +104,10 @@ def test_a_changed_file_is_refused(tmp_path):
     refused({**content, "plan": {**content["plan"], "format": 2}}, "has format 2; this specframe reads 1")
     refused({**content, "plan": {**content["plan"], "repeat": 2}}, "unknown key 'repeat'")
     refused({**content, "plan": {**content["plan"], "repeats": "2"}}, "must be of type int")
+    refused({**content, "plan": {**content["plan"], "seeds": []}}, "'seeds' must be different integers")
+    for arm in ({}, {"strategy": None}, {"strategy": {"drafters": 3}}, {"library": "transformers"}):
+        arms = {**content["plan"]["arms"], "lookup": arm}
+        refused({**content, "plan": {**content["plan"], "arms": arms}}, "arm 'lookup' is neither a strategy")
     refused({"digest": content["digest"]}, "must hold an object")
     refused("{", "is not JSON")
     with pytest.raises(InvalidPlan, match="cannot be read"):
