@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specframe.attention import AttentionSwap
 from specframe.cache import TransactionalCache
 from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
-from specframe.kernel import circumstances, grant
+from specframe.kernel import circumstances, grant, row_costs
 from specframe.proposal import TargetFacts
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
 from specframe.views import Loans, ModelViews
@@ -49,6 +49,7 @@ class TransformersTarget:
         self.loans = Loans()
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._row_costs: dict[tuple[Any, ...], tuple[float, ...]] = {}
         self._cache_made_by: tuple[Any, ...] = ()
         self._process_id = os.getpid()
         vocab_size, dtype, device = _shape_of(model)
@@ -89,6 +90,13 @@ class TransformersTarget:
         if key not in self._kernels:
             self._kernels[key] = grant(self, wanted)
         return self._kernels[key]
+
+    def row_costs(self) -> tuple[float, ...]:
+        """Return what a forward of 1 to 16 rows costs over one of a single row; measured once for model, machine and dtype."""
+        key = circumstances(self)
+        if key not in self._row_costs:
+            self._row_costs[key] = row_costs(self)
+        return self._row_costs[key]
 
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TransformersSession:
         """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten.
