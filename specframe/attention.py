@@ -100,8 +100,9 @@ class AttentionSwap:
 @contextmanager
 def _all_held(locks: Sequence[threading.Lock]) -> Iterator[None]:
     # A lock's own `with` cannot be interrupted between taking it and being bound to free it.
-    if not locks:
-        yield
-        return
-    with locks[0], _all_held(locks[1:]):
-        yield
+    with locks[0]:
+        if len(locks) == 1:
+            yield
+            return
+        with _all_held(locks[1:]):
+            yield
