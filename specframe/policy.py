@@ -130,13 +130,13 @@ def _top_choice(row: torch.Tensor) -> Choice:
 
 def checked(choice: Choice) -> Choice:
     """Return the choice of a row that counts. Raises ``NotADistribution`` where the row is none."""
-    if np.isnan(choice.margin):
+    if math.isnan(choice.margin):
         raise NotADistribution("the row has a NaN, a +inf, or no valid token")
     return choice
 
 
 def describe_peak(peak: float) -> str:
     """Say what is wrong with a row whose greatest score is not finite."""
-    if np.isnan(peak):
+    if math.isnan(peak):
         return "the row has a NaN"
     return "the row has a +inf" if peak > 0 else "the row has no valid token (all are masked)"
