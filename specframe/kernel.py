@@ -154,9 +154,10 @@ def measure_row_costs(target: TransformersTarget) -> list[float]:
         cache.show_multiples_of(1)
         times = cache.time(ROWS, repeats=4)
     seconds = _least(times)
-    known = [seconds[size] / seconds[1] for size in ROWS]
+    known = [min(seconds[size] / seconds[1], size) for size in ROWS]  # n rows could be n forwards
     costs = [round(float(cost), 4) for cost in np.interp(range(1, ROWS[-1] + 1), ROWS, known)]
-    if any(statistics.median(times[size]) > _MOST_SPREAD * seconds[size] for size in ROWS):
+    is_uneven = any(statistics.median(times[size]) > _MOST_SPREAD * seconds[size] for size in ROWS)
+    if is_uneven or any(seconds[size] > size * _MOST_SPREAD * seconds[1] for size in ROWS):
         raise _Disturbed(costs)
     return costs
 
