@@ -20,7 +20,6 @@ from specframe.drawing import DraftContext
 from specframe.errors import TargetError
 from specframe.grammar import read_only
 from specframe.lengths import LengthPolicy, make_policy
-from specframe.memory import account, holders
 from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure, is_replayable
@@ -64,11 +63,12 @@ class Generation:
         random: Random | None = None,
         lengths: LengthPolicy | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        account: Callable[[], Mapping[str, Any]] = dict,
         keep_entropies: bool = False,
         debug: bool = False,
     ) -> None:
         self.request, self.request_id, self.kernel = request, request_id, kernel
-        self._clock, self._keep_entropies = clock, keep_entropies
+        self._clock, self._account, self._keep_entropies = clock, account, keep_entropies
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
         self._drafters, self._terms = drafters, terms
         facts = target.facts
@@ -114,7 +114,7 @@ class Generation:
         self._draft_context = DraftContext(self._prefix, self._pipeline, lambda: self.rule, facts.device)
         expected = len(request.prompt_ids) + min(request.budget, _MOST_RESERVED) + self._max_room + 1
         self._session = target.open(request_id, max_tokens=expected, kernel=kernel)
-        self.held: dict[str, Any] = {}
+        self.held: Mapping[str, Any] = {}
 
     def emitted_text(self) -> str:
         """Return the text of all emitted ids, with what was held for a stop string that did not come.
@@ -162,8 +162,7 @@ class Generation:
         session cannot be closed has its cache forgotten, and an event says so: what was emitted stands.
         """
         try:
-            numbered = {str(index): drafter for index, drafter in enumerate(self._drafters.values())}
-            self.held = account(holders(self._target, numbered))
+            self.held = self._account()
             if self._drafting is not None:
                 self._drafting.start_round(len(self.records))
                 self._drafting.close()

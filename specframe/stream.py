@@ -76,10 +76,11 @@ class Hold:
 
         Raises ``EngineBusy`` where waiting for it would never end, and for a call that ends before its turn comes.
         """
-        if self._lock.locked() and self._owner is not None:
-            if self._owner == _here():
+        owner = self._owner  # once: another thread may give the target back between two looks
+        if self._lock.locked() and owner is not None:
+            if owner == _here():
                 raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
-            if self._owner[0] != os.getpid():
+            if owner[0] != os.getpid():
                 raise EngineBusy(
                     "this process was forked while a generation ran on the target; fork between generations, or load the "
                     "model in the new process"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,17 +66,18 @@ class TransformersTarget:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
         return ModelViews(self.model, names, self.loans)
 
-    def tensors(self) -> dict[str, list[torch.Tensor]]:
+    def tensors(self) -> dict[str, Iterable[torch.Tensor]]:
         """Return the weights, a tied one as often as it is used, and the cache's buffers."""
-        weights = [
-            *self.model.named_parameters(remove_duplicate=False),
-            *self.model.named_buffers(remove_duplicate=False),
-        ]
         layers: Sequence[Any] = self.cache.layers
         return {
-            "weights": [tensor for _, tensor in weights],
+            "weights": self._weights(),
             "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],
         }
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        # The model's `parameters()` leaves a tied weight out the second time.
+        yield from (weight for _, weight in self.model.named_parameters(remove_duplicate=False))
+        yield from (buffer for _, buffer in self.model.named_buffers(remove_duplicate=False))
 
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""

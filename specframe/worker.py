@@ -45,12 +45,16 @@ def main() -> None:
 def end_with(life: int) -> None:
     """Let this process group end when the other end of a pipe closes, whatever it is doing.
 
-    The kernel sends SIGIO, whose default is to end a process. A thread that reads the pipe would not do: it needs the
-    interpreter's lock, which a drafter that hangs in an extension module may never give back.
+    The kernel sends SIGIO, whose default is to end a process, or SIGKILL where it can, which nobody may block or ignore. A
+    thread that reads the pipe would not do: it needs the interpreter's lock, which a drafter that hangs in an extension
+    module may never give back.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
     fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([life], [], [], 0)[0]:  # it had closed before
         sys.exit(0)

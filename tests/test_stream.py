@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -19,6 +20,7 @@ from specframe import (
     TransformersTarget,
     pure,
 )
+from specframe.stream import Hold
 from specframe.testing import Oracle, RandomOffers, RecordedSession, TableTarget
 
 
@@ -88,6 +90,33 @@ def test_a_stream_may_move_between_threads():
     assert moved.wait(5)
     assert len(engine.generate([1, 2], max_new_tokens=3).token_ids) == 3  # waits for the stream's end
     thread.join(5)
+
+
+def test_a_target_that_is_given_back_between_two_looks_is_free():
+    """Another thread may end its generation at any line of one that finds out whose turn it is."""
+
+    class Ending(Hold):
+        """A hold whose owner is another thread when it is first looked at, and nobody from then on."""
+
+        looks = 0
+
+        @property
+        def _owner(self):
+            self.looks += 1
+            if self.looks > 1:
+                self._lock.release() if self._lock.locked() else None
+                return None
+            return os.getpid(), -1
+
+        @_owner.setter
+        def _owner(self, owner):
+            pass
+
+    hold = Ending()
+    hold._lock.acquire()
+    threading.Timer(0.05, lambda: hold._owner).start()
+    with hold.taken():
+        pass
 
 
 def test_engines_on_one_target_take_turns():
