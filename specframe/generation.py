@@ -17,7 +17,7 @@ import torch
 from specframe.distribution import NotADistribution
 from specframe.drafting import Drafting, Terms
 from specframe.drawing import DraftContext
-from specframe.errors import TargetError
+from specframe.errors import TargetError, described
 from specframe.grammar import read_only
 from specframe.lengths import LengthPolicy, make_policy
 from specframe.policy import Pipeline, top_choices
@@ -376,4 +376,4 @@ class Generation:
         try:
             return self.request.criterion(self._prefix.tensor(length))
         except Exception as error:
-            raise TargetError(f"the stopping criterion failed ({type(error).__name__}: {error})") from error
+            raise TargetError(f"the stopping criterion failed ({described(error)})") from error

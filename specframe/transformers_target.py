@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specframe.attention import AttentionSwap
 from specframe.cache import TransactionalCache
-from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
+from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel, described
 from specframe.kernel import circumstances, grant
 from specframe.proposal import TargetFacts
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
@@ -262,7 +262,7 @@ class TransformersSession:
             logits = self._target.forward(padded, num_rows=(shape or num_rows) if num_rows else 1)
         except Exception as error:
             self._transaction.rollback_to(self._cache.num_committed)
-            cause = f"{type(error).__name__}: {error}"
+            cause = described(error)
             raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
         if num_padding:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specframe.errors import DrafterExhausted, ProposalError
+from specframe.errors import DrafterExhausted, ProposalError, described
 from specframe.messages import Channel, Tag
 from specframe.plugins import load_only
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Drawn, Proposal, Round, TargetFacts, lend
@@ -67,7 +67,7 @@ def serve(channel: Channel) -> None:
         try:
             desk = Desk(start)
         except BaseException as error:
-            channel.send({"failure": _told(error)})
+            channel.send({"failure": described(error)})
             return
         channel.send({"is_ready": True})
         try:
@@ -153,7 +153,7 @@ class Desk:
                 lend(round, self._name, session.propose, may_draw=False)
         answer = {name: message[name] for name in Tag._fields} | {"ids": proposal.ids}
         if self._failure is not None:  # what was offered before it stays
-            answer |= {"error": _told(self._failure), "is_exhausted": isinstance(self._failure, DrafterExhausted)}
+            answer |= {"error": described(self._failure), "is_exhausted": isinstance(self._failure, DrafterExhausted)}
         return answer
 
     def _current(self, message: Mapping[str, Any]) -> DraftSession | None:
@@ -200,10 +200,6 @@ class _Offers:
 def _policy(fields: Mapping[str, Any]) -> SamplingPolicy:
     """Return a policy from its fields as JSON holds them: pairs have become lists."""
     return SamplingPolicy(**{**fields, "logit_bias": tuple(map(tuple, fields["logit_bias"]))})
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
