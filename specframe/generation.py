@@ -152,8 +152,9 @@ class Generation:
         marks.append(self._clock())
         new_ids = self._commit(proposal, verdict)
         marks.append(self._clock())
+        piece, log_probs = self._piece(new_ids, verification)
         self._record(proposal, verdict, verification.num_forwards, len(new_ids), marks)
-        return self._emit(new_ids, verification)
+        return self._emit(piece, log_probs)
 
     def close(self, *, keeps_prefix: bool = True) -> None:
         """Roll back what is provisional and end the drafters' sessions and the target's; account for memory before.
@@ -288,7 +289,8 @@ class Generation:
             self._drafting.commit(Commit(new_ids, start, len(proposal), verdict.num_accepted))
         return new_ids
 
-    def _emit(self, new_ids: tuple[int, ...], verification: Verification) -> Piece:
+    def _piece(self, new_ids: tuple[int, ...], verification: Verification) -> tuple[Piece, list[float]]:
+        """Return what the round emits, with log-probabilities if they are asked for."""
         start = self._clock()
         log_probs: list[float] = []
         if self.request.log_probs:
@@ -296,11 +298,7 @@ class Generation:
             log_probs = rows.gather(-1, torch.tensor(new_ids, device=rows.device)[:, None])[:, 0].tolist()
         piece = Piece(self.stopper.take_text(), new_ids)
         self.emit_s += self._clock() - start
-        # Nothing fails from here on: what is counted as emitted is what the reader gets.
-        self.token_ids += new_ids
-        self.log_probs += log_probs
-        self.text += piece.text
-        return piece
+        return piece, log_probs
 
     def _record(
         self, proposal: Proposal, verdict: Verdict, num_forwards: int, num_emitted: int, marks: Sequence[float]
@@ -329,6 +327,13 @@ class Generation:
             )
         )
         self._lengths.learn(self.records[-1])
+
+    def _emit(self, piece: Piece, log_probs: list[float]) -> Piece:
+        # Nothing fails from here on: what is counted as emitted is what the reader gets.
+        self.token_ids += piece.token_ids
+        self.log_probs += log_probs
+        self.text += piece.text
+        return piece
 
     @property
     def exactness(self) -> str:
