@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from specframe.cache import TransactionalCache
-from specframe.errors import UnsupportedModel
+from specframe.errors import UnsupportedModel, described
 from specframe.manifest.digest import canonical
 from specframe.manifest.remember import remember
 from specframe.target import GRANULE, SINGLE, Kernel
@@ -64,7 +64,7 @@ def grant(target: TransformersTarget, wanted: str) -> Kernel:
             verdict = _once("kernel-probe", [key, width], lambda: probe(target, width))
             reason, is_certified = verdict["wrong"], verdict["is_bitwise"]
         except Exception as error:  # a model that cannot run padded, or too little memory: not remembered
-            reason = f"a padded forward failed ({type(error).__name__}: {error})"
+            reason = f"a padded forward failed ({described(error)})"
     if is_certified:
         return Kernel(width, is_certified=True)
     if wanted != "auto" and reason:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specframe.attention import AttentionSwap
 from specframe.cache import TransactionalCache
-from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
+from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel, described
 from specframe.kernel import circumstances, grant, row_costs
 from specframe.proposal import TargetFacts
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
@@ -67,18 +67,18 @@ class TransformersTarget:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
         return ModelViews(self.model, names, self.loans)
 
-    def tensors(self) -> dict[str, list[torch.Tensor]]:
+    def tensors(self) -> dict[str, Iterable[torch.Tensor]]:
         """Return the weights, a tied one as often as it is used, and the cache's buffers."""
-        # Every request is accounted for; torch's own two walks, for parameters and for buffers, take four times as long.
-        modules: list[Any] = [self.model]
-        for module in modules:  # which grows
-            modules += filter(None, module._modules.values())
-        weights = [(*module._parameters.values(), *module._buffers.values()) for module in modules]
         layers: Sequence[Any] = self.cache.layers
         return {
-            "weights": [tensor for own in weights for tensor in own if tensor is not None],
+            "weights": self._weights(),
             "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],
         }
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        # The model's `parameters()` leaves a tied weight out the second time.
+        yield from (weight for _, weight in self.model.named_parameters(remove_duplicate=False))
+        yield from (buffer for _, buffer in self.model.named_buffers(remove_duplicate=False))
 
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""
@@ -270,7 +270,7 @@ class TransformersSession:
             logits = self._target.forward(padded, num_rows=(shape or num_rows) if num_rows else 1)
         except Exception as error:
             self._transaction.rollback_to(self._cache.num_committed)
-            cause = f"{type(error).__name__}: {error}"
+            cause = described(error)
             raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
         if num_padding:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)
