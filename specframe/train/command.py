@@ -32,9 +32,9 @@ def train_draft(
     ] = None,
     layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 2,
     columns: Annotated[int, typer.Option(help="Output ids of the draft; the commonest are chosen.")] = 8192,
-    shards: Annotated[int, typer.Option(help="How much text the target writes: shards of 64 x 512 tokens.")] = 12,
+    shards: Annotated[int, typer.Option(help="How much text the target writes: shards of 128 x 256 tokens.")] = 12,
     steps: Annotated[
-        int | None, typer.Option(help="Training steps of 2 conversations; 4000 if neither these nor minutes are given.")
+        int | None, typer.Option(help="Training steps of 4 conversations; 4000 if neither these nor minutes are given.")
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Training ends after so long, text not counted, or after the steps.")

@@ -41,7 +41,7 @@ class DistilSettings:
 
     steps: int | None = attrs.field(default=4000, validator=count(1))
     minutes: float | None = attrs.field(default=None, validator=number(0, open_low=True))
-    rows: int = attrs.field(default=2, validator=count(1))
+    rows: int = attrs.field(default=4, validator=count(1))
     rate: float = attrs.field(default=1.5e-3, validator=number(0, open_low=True))
     warmup: int = attrs.field(default=60, validator=count(0))
     hard: float = attrs.field(default=0.25, validator=number(0, 1))

@@ -240,7 +240,7 @@ def test_sealed_prompts_are_known_behind_markers(target):
         [65, first, 66, first, *prompt, second],
         [65, first, 66, other, *heading, *prompt, other, 67],
     ):
-        talk = Conversation(script, None, frozenset({first, second}))
+        talk = Conversation(script, [], frozenset({first, second}), is_whole=False)
         ids = iter(drawn)
         with pytest.raises(StopIteration):
             while True:
@@ -315,7 +315,7 @@ def test_a_conversation_is_written_as_its_template_says():
     """Forced ids between turns are nobody's to learn; answers and their ends are."""
     script = Script(opening=(1, 2), to_assistant=(9, 3), to_user=(9, 4))
     drawn = iter([50, 9, 60, 61, 9, 70])
-    talk = Conversation(script, None, frozenset({9}))
+    talk = Conversation(script, [], frozenset({9}), is_whole=False)
     ids = [talk.next(lambda: next(drawn)) for _ in range(10)]
     assert ids == [1, 2, 50, 9, 3, 60, 61, 9, 4, 70]
     assert [token for token, is_answer in zip(talk.ids, talk.answers, strict=True) if is_answer] == [60, 61, 9]
@@ -324,6 +324,11 @@ def test_a_conversation_is_written_as_its_template_says():
     ids = [talk.next(lambda: next(drawn)) for _ in range(9)]
     assert ids == [1, 2, 7, 8, 9, 3, 60, 9, 4]
     assert [token for token, is_answer in zip(talk.ids, talk.answers, strict=True) if is_answer] == [60, 9]
+    talk = Conversation(script, [7], frozenset({9}), is_whole=False)
+    drawn = iter([8, 9, 60])
+    ids = [talk.next(lambda: next(drawn)) for _ in range(7)]
+    assert ids == [1, 2, 7, 8, 9, 3, 60]
+    assert talk.turns == [[7, 8], [60]]
 
 
 def test_the_targets_rows_are_those_of_its_text(target):
@@ -331,7 +336,10 @@ def test_the_targets_rows_are_those_of_its_text(target):
     loaded = specframe.load_target(target)
     settings = CorpusSettings(rows=2, length=40)
     script = Script.of(loaded.tokenizer)
-    talks = [Conversation(script, first, loaded.facts.stop_ids) for first in ([65, 66], None)]
+    talks = [
+        Conversation(script, first, loaded.facts.stop_ids, is_whole=is_whole)
+        for first, is_whole in (([65, 66], True), ([], False))
+    ]
     shard = write_shard(loaded, talks, settings, 0, progress=lambda part: None)
     logits = loaded.model(input_ids=torch.tensor(shard.ids).long()).logits.log_softmax(-1)
     for row in range(2):
