@@ -30,6 +30,12 @@ def train_draft(
     sealed: Annotated[
         Path | None, typer.Option(metavar="FILE", help="SHA-256 digests of prompts that are kept for evaluation.")
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="A draft of the same target, layers and columns that training begins with."
+        ),
+    ] = None,
     layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 2,
     columns: Annotated[int, typer.Option(help="Output ids of the draft; the commonest are chosen.")] = 8192,
     shards: Annotated[int, typer.Option(help="How much text the target writes: shards of 128 x 256 tokens.")] = 12,
@@ -73,6 +79,7 @@ def train_draft(
         output,
         read_prompts(prompts) if prompts is not None else list(synthetic_prompts(seed)),
         settings,
+        start=start,
         sealed=read_sealed(sealed) if sealed is not None else frozenset(),
         say=_Teller(as_json=as_json),
     )

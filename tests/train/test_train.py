@@ -602,6 +602,54 @@ def test_learning_raises_acceptance(target, tmp_path):
     assert receipt["result"]["held_out_acceptance"] > before.overall + 0.04
 
 
+def test_training_goes_on_from_another_draft(target, tmp_path):
+    """What one training has learned is where the next begins, with its columns; the receipt holds the first one's."""
+    first = train_draft(target, tmp_path / "first", PROMPTS, SETTINGS)
+    resting = attrs.evolve(
+        SETTINGS,
+        corpus=attrs.evolve(SETTINGS.corpus, seed=1),
+        distil=attrs.evolve(SETTINGS.distil, rate=1e-30),
+    )
+    second = train_draft(target, tmp_path / "second", PROMPTS, resting, start=tmp_path / "first")
+    assert second["begun_with"] == {"weights": first["result"]["weights"], "receipt": first}
+    assert second["data"]["corpus"] != first["data"]["corpus"]
+    assert second["result"]["weights"] == first["result"]["weights"]
+    for name in ("target_ids.json", "model.safetensors"):
+        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+    alone = train_draft(target, tmp_path / "second", PROMPTS, resting)
+    assert alone["begun_with"] is None
+    assert alone["result"]["weights"] != first["result"]["weights"]
+    (tmp_path / "first" / "provenance.json").unlink()
+    third = train_draft(
+        target, tmp_path / "second", PROMPTS, attrs.evolve(resting, distil=SETTINGS.distil), start=tmp_path / "first"
+    )
+    assert third["begun_with"] == {"weights": first["result"]["weights"], "receipt": None}
+    assert third["result"]["weights"] != first["result"]["weights"]
+
+
+def test_a_draft_that_training_cannot_begin_with_is_told(target, tmp_path):
+    """Before an hour of text, where its configuration tells."""
+    train_draft(target, tmp_path / "first", PROMPTS, SETTINGS)
+    for change, told in (
+        ({"layers": 2}, r"'layers' must be 1, as the draft has that is begun with .got 2."),
+        ({"columns": 90}, r"'columns' must be 100, as the draft has that is begun with .got 90."),
+    ):
+        with pytest.raises(InvalidRequest, match=told):
+            train_draft(target, tmp_path / "draft", PROMPTS, attrs.evolve(SETTINGS, **change), start=tmp_path / "first")
+        assert not (tmp_path / "draft").exists()
+    wide = save_model(tmp_path / "wide", hidden_size=48, head_dim=12)
+    with pytest.raises(InvalidRequest, match=r"'start' must be a draft of this target, with vectors of 48 .got 32."):
+        train_draft(wide, tmp_path / "draft", PROMPTS, SETTINGS, start=tmp_path / "first")
+    assert not (tmp_path / "draft").exists()
+    ids = json.loads((tmp_path / "first" / "target_ids.json").read_text())
+    (tmp_path / "first" / "target_ids.json").write_text(json.dumps([-1, *ids[1:]]))
+    with pytest.raises(InvalidRequest, match=r"'start' must be a draft that borrows .* has an id for every column"):
+        train_draft(target, tmp_path / "other", PROMPTS, SETTINGS, start=tmp_path / "first")
+    (tmp_path / "first" / "provenance.json").write_text("{")
+    with pytest.raises(LoadError, match=r"provenance.json' is damaged"):
+        train_draft(target, tmp_path / "other", PROMPTS, SETTINGS, start=tmp_path / "first")
+
+
 def test_a_draft_that_borrows_from_the_wrong_target_is_told(target, tmp_path):
     """Lent tensors of another width would fail inside the first forward."""
     train_draft(target, tmp_path / "draft", PROMPTS, SETTINGS)
