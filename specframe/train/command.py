@@ -45,6 +45,9 @@ def train_draft(
     minutes: Annotated[
         float | None, typer.Option(help="Training ends after so long, text not counted, or after the steps.")
     ] = None,
+    rate: Annotated[
+        float, typer.Option(help="The highest learning rate; less where training begins with another draft.")
+    ] = 1.5e-3,
     dtype: Annotated[
         str,
         typer.Option(help="float32, or bfloat16 where the machine is faster in it; the draft is stored in bfloat16."),
@@ -70,6 +73,7 @@ def train_draft(
         distil=DistilSettings(
             steps=DistilSettings().steps if steps is None and minutes is None else steps,
             minutes=minutes,
+            rate=rate,
             seed=seed,
             dtype=dtype,
         ),

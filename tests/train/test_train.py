@@ -469,6 +469,7 @@ def test_wrong_options_of_the_command_are_one_line(target, tmp_path):
     for options, told in (
         (["--steps", "0"], "'steps' must be an integer >= 1 (got 0)"),
         (["--minutes", "-1"], "'minutes' must be > 0 (got -1.0)"),
+        (["--rate", "0"], "'rate' must be > 0"),
         (["--dtype", "half"], "'dtype' must be one of float32, bfloat16 (got 'half')"),
         (["--prompts", str(tmp_path / "none.txt")], "'prompts' must be a file that can be read"),
     ):
