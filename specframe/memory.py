@@ -7,7 +7,7 @@ parts share or tie them), and incremental (what drafters add to the target). Wha
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -44,19 +44,17 @@ def unknown_of(holders: Holders) -> list[str]:
     return [name for name, holder in holders.items() if not isinstance(holder, HoldsTensors)]
 
 
-def num_bytes(parts: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, Any]:
+def num_bytes(parts: Mapping[str, Collection[torch.Tensor]]) -> dict[str, Any]:
     """Return the logical bytes of each part, and the deduplicated and incremental ones of all."""
-    logical = {
-        part: sum(tensor.numel() * tensor.element_size() for tensor in tensors) for part, tensors in parts.items()
-    }
+    logical: dict[str, int] = {}
     storages: dict[int, int] = {}
     plain: dict[int, int] = {}
     for part, tensors in parts.items():
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-            if part.startswith("target "):
-                plain[storage.data_ptr()] = storage.nbytes()
+        logical[part] = sum(tensor.nbytes for tensor in tensors)
+        own = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in tensors)}
+        storages |= own
+        if part.startswith("target "):
+            plain |= own
     total = sum(storages.values())
     return {"logical": logical, "deduplicated": total, "incremental": total - sum(plain.values())}
 
