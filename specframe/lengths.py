@@ -56,8 +56,9 @@ class Adaptive:
 
     ``row_costs``: what a forward over 1, 2, ... rows costs over one of a single row, where that is known; else the first round
     is plain, to know a price to compare with. Under a block kernel (``is_flat``) a forward costs the same for any number of
-    rows, whatever they cost as they come. Whatever n is best, a longer one (or the cheapest, where none is best) is tried when what it is expected to lose is
-    at most 1 % of the time since the last trial: a drafter that is off, or held short, can come back.
+    rows, whatever they cost as they come. Whatever n is best, a longer one (or the cheapest, where none is best) is tried
+    when what it is expected to lose is at most 1 % of the time since the last trial: a drafter that is off, or held short,
+    can come back.
 
     Costs are in seconds of this request's own rounds, and only finished ones count, so under residual verification the draws
     of a round never decide its own length.

@@ -13,7 +13,7 @@ import torch
 from specframe import DrafterExhausted, ProposalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specframe import Commit, DraftRequest, Round
     from specframe_draft_model.network import Network
