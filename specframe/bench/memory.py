@@ -119,7 +119,7 @@ def measure(
         held_by = holders(arm.engine.target, arm.engine.drafters)
         parts, unknown = tensors_of(held_by), unknown_of(held_by)
     else:
-        parts, unknown = {"target weights": target.tensors()["weights"]}, ["transformers' cache"]
+        parts, unknown = {"target weights": list(target.tensors()["weights"])}, ["transformers' cache"]
         if isinstance(arm, AssistedArm):
             parts["assistant weights"] = list(arm.assistant.parameters())
     found = {**num_bytes(parts), "unknown": unknown}
