@@ -6,6 +6,7 @@ Plain data and its file. Whether a run keeps to its plan is a comparison of two 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,13 +103,18 @@ class Plan:
         return next((name for name, arm in self.arms.items() if is_plain(arm)), None)
 
     def turns(self) -> list[Turn]:
-        """Return every request in order: repeat by repeat, item by item, the arms in an order drawn for each."""
+        """Return every request in order: repeat by repeat, item by item, the arms in an order of its own.
+
+        Orders are balanced: of as many items as there are arms, one after another, each arm is first once, second once, and so
+        on, in a drawn order that is turned further from item to item. So none profits from its place.
+        """
         turns = []
-        for repeat in range(self.repeats):
-            for index in range(len(self.items)):
-                names = list(self.arms)
-                random.Random(f"{self.order_seed}/{repeat}/{index}").shuffle(names)
-                turns += [Turn(name, index, repeat, order) for order, name in enumerate(names)]
+        for repeat, index in itertools.product(range(self.repeats), range(len(self.items))):
+            block, shift = divmod(repeat * len(self.items) + index, len(self.arms))
+            names = list(self.arms)
+            random.Random(f"{self.order_seed}/{block}").shuffle(names)
+            names = names[shift:] + names[:shift]
+            turns += [Turn(name, index, repeat, order) for order, name in enumerate(names)]
         return turns
 
     def seed(self, repeat: int) -> int | None:

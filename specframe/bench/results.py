@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -285,14 +286,14 @@ def _broken_output(record: RequestRecord) -> Iterator[str]:
             yield f"'{name}' must have an entry for each of {num_tokens} tokens, or none"
     if "".join(record.pieces) != record.text:
         yield "'pieces' must make up 'text'"
-    for origin in record.origins:
+    for origin in dict.fromkeys(record.origins):
         if Origin.parse(origin).how not in (PLAIN, ACCEPTED, CORRECTION, EXTRA):
             yield f"'origins' must hold {PLAIN}, {ACCEPTED}, {CORRECTION} or {EXTRA} (got {origin!r})"
 
 
 def _broken_counts(record: RequestRecord) -> Iterator[str]:
     rounds, positions, drafters = record.rounds, record.positions, record.drafters.values()
-    columns = attrs.astuple(rounds)
+    columns = attrs.astuple(rounds, recurse=False)
     if len({len(column) for column in columns}) > 1:
         yield "the columns of 'rounds' must be equally long"
     if any(not 0 <= seconds < math.inf for column in columns[2:] for seconds in column):
@@ -314,7 +315,8 @@ def _broken_counts(record: RequestRecord) -> Iterator[str]:
         if drafters and sum(getattr(one, name) for one in drafters) != sum(getattr(one, name) for one in positions):
             yield f"'{name}' of the drafters must make up that of 'positions'"
     num_kept = sum(one.num_kept for one in positions)
-    if record.origins and num_kept != sum(Origin.parse(origin).how == ACCEPTED for origin in record.origins):
+    origins = Counter(record.origins)
+    if origins and num_kept != sum(count for text, count in origins.items() if Origin.parse(text).how == ACCEPTED):
         yield "'origins' must hold as many accepted tokens as 'positions' kept"
     if not all(math.isfinite(entropy) for one in drafters for entropy, _ in one.entropies):
         yield "entropies must be finite numbers of nats"

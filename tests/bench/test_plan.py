@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections import Counter
 from types import SimpleNamespace
 
 import attrs
@@ -68,6 +69,19 @@ def test_a_departure_is_told_by_its_field(change, told):
     now = attrs.evolve(PLAN, **change)
     assert now.digest != PLAN.digest
     assert any(sentence.startswith(told) for sentence in changes(PLAN, now))
+
+
+def test_no_arm_is_first_more_often_than_another():
+    """What comes first after a write to the disk may be slower: an arm that is unlucky with its place would look slower."""
+    plan = attrs.evolve(PLAN, repeats=3)
+    turns = plan.turns()
+    assert len({turn.key for turn in turns}) == len(turns) == 3 * len(plan.items) * 3
+    places = Counter((turn.arm, turn.order) for turn in turns)
+    assert max(places.values()) - min(places.values()) <= 1
+    by_item = [tuple(turn.arm for turn in turns[start : start + 3]) for start in range(0, len(turns), 3)]
+    assert {frozenset(names) for names in by_item} == {frozenset(plan.arms)}
+    assert len(set(by_item)) > 3
+    assert turns == plan.turns() != attrs.evolve(plan, order_seed=1).turns()
 
 
 def test_a_prompt_is_bound_by_all_that_it_is():
