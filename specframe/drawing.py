@@ -69,11 +69,14 @@ class DraftContext:
         """Return the columns that have a target id, and these ids; checked once for a map that is passed again."""
         if self._map is not None and self._map[0] is ids and not isinstance(ids, list):
             return self._map[1:]
-        targets = torch.as_tensor(ids, dtype=torch.int64, device=self._device)
+        targets = torch.as_tensor(ids, device=self._device)
         if targets.shape != (num_columns,):
             raise ProposalError(
                 f"'ids' must name a target id for each of the {num_columns} columns (got {list(targets.shape)})"
             )
+        if targets.is_floating_point() or targets.dtype == torch.bool:
+            raise ProposalError(f"'ids' must hold integer ids (got {targets.dtype})")
+        targets = targets.long()
         columns = ((targets >= 0) & (targets < self._pipeline.vocab_size)).nonzero()[:, 0]
         targets = targets[columns]
         if len(targets.unique()) != len(targets):

@@ -192,6 +192,15 @@ def test_a_model_in_training_mode_is_refused():
         TransformersTarget(tiny_model().train())
 
 
+@pytest.mark.parametrize("model", [5, None, b"demo"])
+def test_a_model_is_named_by_a_text_or_a_path(model):
+    """A bare TypeError from the standard library names neither the argument nor what it may be."""
+    with pytest.raises(
+        InvalidRequest, match=r"'model' must be 'demo', a model folder, a .gguf file or a model id \(got"
+    ):
+        specframe.load(model)
+
+
 @pytest.mark.usefixtures("no_weights")
 def test_strategy_and_dtype_are_checked_before_weights(tmp_path):
     """A misspelt drafter that is told after loading costs the loading."""
