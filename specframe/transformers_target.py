@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -98,6 +99,11 @@ class TransformersTarget:
         One that is still open was interrupted before it could be closed: it is ended.
         """
         check_evaluating(self.model)
+        if not self.is_current():
+            raise TargetError(
+                "the model was cast, moved or resized after this target was made, whose facts and cache are another model's; "
+                "make the target and its engine again"
+            )
         self._check_process()
         self.cache.abandon()
         made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
@@ -342,8 +348,17 @@ def stop_ids_of(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     for source in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
         value = getattr(source, "eos_token_id", None)
         if value is not None:
-            return frozenset(value if isinstance(value, Iterable) else (value,))
+            return _as_ids(value)
     return frozenset()
+
+
+def _as_ids(value: Any) -> frozenset[int]:
+    """Return ids from what ``generate`` takes for them: an id, several, or a tensor of one or several."""
+    ids = value.tolist() if isinstance(value, torch.Tensor) else value
+    try:
+        return frozenset(map(operator.index, ids if isinstance(ids, Iterable) else (ids,)))
+    except TypeError:
+        raise UnsupportedModel(f"the model's 'eos_token_id' must be an id or a list of ids (got {value!r})") from None
 
 
 def context_limit_of(config: Any) -> int | None:
