@@ -50,6 +50,7 @@ def test_h2_accept_and_rollback_are_inverse(compile, data):
         if masks[-1][token]:
             states.append(grammar.advance(states[-1], token))
             masks.append(grammar.mask(states[-1]).copy())
+            assert masks[-1].any() == (token not in STOP_IDS)
         else:
             with pytest.raises(GrammarError):
                 grammar.advance(states[-1], token)
