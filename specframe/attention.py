@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "specframe_sdpa"
+_KEY = "_attn_implementation_internal"  # where a configuration keeps the name of its attention
 _OWN_ARGUMENTS = frozenset({"position_bias", "softcap"})
 
 
@@ -79,7 +80,8 @@ class AttentionSwap:
     def __init__(self, model: PreTrainedModel) -> None:
         configs = [getattr(module, "config", None) for module in model.modules()]
         found = {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}
-        self._configs = list(found.values())
+        # Their dictionaries: to ask a configuration itself runs its lookups and validators, five times a forward.
+        self._configs = [vars(config) for config in found.values()]
         with _making:  # in one order for all, so that nobody waits for each other
             self._locks = [_locks.setdefault(key, threading.Lock()) for key in sorted(found)]
 
@@ -87,21 +89,22 @@ class AttentionSwap:
     def __call__(self) -> Iterator[None]:
         with _all_held(self._locks):
             # One that has the name already was left so by an interrupt.
-            swapped = [config for config in self._configs if config._attn_implementation_internal in ("sdpa", NAME)]
+            swapped = [config for config in self._configs if config[_KEY] in ("sdpa", NAME)]
             try:
                 for config in swapped:
-                    config._attn_implementation_internal = NAME
+                    config[_KEY] = NAME
                 yield
             finally:
                 for config in swapped:
-                    config._attn_implementation_internal = "sdpa"
+                    config[_KEY] = "sdpa"
 
 
 @contextmanager
 def _all_held(locks: Sequence[threading.Lock]) -> Iterator[None]:
     # A lock's own `with` cannot be interrupted between taking it and being bound to free it.
-    if not locks:
-        yield
-        return
-    with locks[0], _all_held(locks[1:]):
-        yield
+    with locks[0]:
+        if len(locks) == 1:
+            yield
+            return
+        with _all_held(locks[1:]):
+            yield

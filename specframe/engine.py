@@ -78,7 +78,9 @@ class Engine:
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._terms = terms_of(self.strategy, loaded, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
-        target.kernel(self.strategy.kernel)  # what cannot be kept is refused now
+        # What cannot be kept is refused now, and what must be measured is measured before the first request.
+        if target.kernel(self.strategy.kernel).width is None and self.strategy.length.policy == "adaptive":
+            target.row_costs()
         self._provenance = Provenance(self.strategy, loaded, self.drafters, drafters or {}, self._identities)
         numbered = {str(number): drafter for number, drafter in enumerate(self.drafters.values())}
         self._ledger = Ledger(holders(target, numbered))

@@ -99,7 +99,9 @@ class Generation:
             self.stopper.end("length")
         elif self._prefix.is_complete(len(request.prompt_ids)):  # the grammar's only text is the empty one
             self.stopper.end("stop")
-        self._lengths = lengths or make_policy(strategy.length.policy, is_flat=kernel.width is not None)
+        self._lengths = lengths or make_policy(
+            strategy.length.policy, is_flat=kernel.width is not None, row_costs=target.row_costs
+        )
         self.length_policy = self._lengths.name
         self._max_room = strategy.length.max_tokens
         if kernel.width is not None:
