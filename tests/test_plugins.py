@@ -282,7 +282,7 @@ def test_a_panic_of_an_extension_module_is_kept(install):
     """Some raise what is no ``Exception`` as they are imported; it stops nothing else."""
     loaded = install(Point("mine", BaseException("panicked")), Point("rest", drafter_plugin("x"), "other-dist"))
     assert loaded.drafter("x")
-    with pytest.raises(PluginError, match="'mine' of acme-plugins 1.2 is broken: BaseException: panicked"):
+    with pytest.raises(PluginError, match=r"'mine' of acme-plugins 1\.2 is broken: BaseException: panicked"):
         loaded.drafter("mine")
 
 
