@@ -63,7 +63,8 @@ def test_the_wheel_holds_all_that_runs(built: Path) -> None:
 
 def test_the_metadata_are_this_projects(built: Path) -> None:
     """Version from one place, extras, licence, the command, the plugins."""
-    files = {name.partition(".dist-info/")[2]: text.decode() for name, text in in_wheel(built).items()}
+    parts = {name.partition(".dist-info/")[2]: data for name, data in in_wheel(built).items()}
+    files = {name: data.decode() for name, data in parts.items() if name}  # the others are the packages
     metadata = Parser().parsestr(files["METADATA"])
     assert (metadata["Name"], metadata["Version"]) == ("specframe", __version__)
     assert {"dev", "grammar"} <= {*metadata.get_all("Provides-Extra")}
