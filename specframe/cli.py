@@ -182,7 +182,9 @@ def generate(
     coarse: Annotated[
         bool, typer.Option("--coarse", rich_help_panel=OUTPUT, help="Write the receipt's variant for sharing.")
     ] = False,
-    replay: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    replay: Annotated[
+        Path | None, typer.Option(hidden=True, help="Repeat this receipt's run; by 'receipt replay'.")
+    ] = None,
 ) -> None:
     """Generate text, with or without speculation; the text is the same.
 

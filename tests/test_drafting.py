@@ -332,9 +332,7 @@ def test_a_drafter_over_its_budget_is_off_for_the_request(caplog):
         result = engine.generate([1, 2], max_new_tokens=14)
     assert result.token_ids == expected
     assert [record.num_accepted for record in result.records] == [0, 3, 3, 3, 0]
-    assert [tuple(event) for event in result.events] == [
-        (3, "slow", "switched off: propose took longer than its budget")
-    ]
+    assert [event[:3] for event in result.events] == [(3, "slow", "switched off: propose took longer than its budget")]
     assert drafter.sessions[0].is_closed
     assert "a proposal took 30 ms, of the 20 ms that 'budget_ms' allows" in caplog.text
     assert caplog.records[0].exc_info is None

@@ -107,7 +107,7 @@ def test_a_broken_plugin_is_told_when_it_is_named_and_only_then(monkeypatch):
     assert isinstance(caught.value.__cause__, ImportError)
     engine = Engine(random_table())
     assert engine.generate([1, 2], max_new_tokens=3).token_ids == tuple(random_table().greedy([1, 2], 3))
-    with pytest.raises(UnknownName, match="installed: fine, grammar, none") as unknown:
+    with pytest.raises(UnknownName, match="installed: draft_model, fine, grammar, none") as unknown:
         Engine(random_table(), strategy="brokne")
     assert any("moonshine" in note for note in unknown.value.__notes__)
 

@@ -28,6 +28,8 @@ def broken_words(command, printed):
     """Return the words of a command's help that do not stand whole in what was printed."""
     told = [command.help or ""]
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         told += [parameter.help or "", *(parameter.opts if parameter.param_type_name == "option" else ())]
     for inner in getattr(command, "commands", {}).values():
         told += [inner.name, inner.get_short_help_str(limit=10_000)]

@@ -63,11 +63,14 @@ def test_the_wheel_holds_all_that_runs(built: Path) -> None:
 
 def test_the_metadata_are_this_projects(built: Path) -> None:
     """Version from one place, extras, licence, the command, the plugins."""
-    parts = {name.partition(".dist-info/")[2]: data for name, data in in_wheel(built).items()}
-    files = {name: data.decode() for name, data in parts.items() if name}  # the others are the packages
+    files = {
+        name.partition(".dist-info/")[2]: text.decode()
+        for name, text in in_wheel(built).items()
+        if ".dist-info/" in name
+    }
     metadata = Parser().parsestr(files["METADATA"])
     assert (metadata["Name"], metadata["Version"]) == ("specframe", __version__)
-    assert {"dev", "grammar"} <= {*metadata.get_all("Provides-Extra")}
+    assert {"dev", "grammar", "report"} <= {*metadata.get_all("Provides-Extra")}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert "licenses/LICENSE" in files
     assert "specframe = specframe.cli:main" in files["entry_points.txt"]

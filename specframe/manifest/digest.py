@@ -39,7 +39,7 @@ COVERS = {
     "adapter-chain-v1": "the digests of adapters in the order in which they are applied",
     "position-policy-v1": "everything under [positions]: how positions are numbered and limited",
     "scheduler-policy-v1": "length policy, mode, verifier, kernel, and drafters in order with their options, models apart",
-    "stops-v1": "stop ids, stop strings and the least output, with the receipt's nonce",
+    "stops-v1": "stop ids, stop strings and whether a criterion was given, with the receipt's nonce",
     "prompt-v1": "a prompt's token ids, with the receipt's nonce",
     "output-v1": "an output's token ids, with a key that is made of nonce, prompt and seed",
     "round-v1": "a round's token ids and their place, with that key",

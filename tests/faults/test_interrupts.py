@@ -31,6 +31,8 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(kind, request):
     assert line > 1000
 
 
+# What interrupts a generator that is being finalised goes nowhere: Python prints it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", STRIDES)
 def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nothing_behind(kind, request):
     """Impatient users press Ctrl-C twice: the second one comes while the session is being closed."""
