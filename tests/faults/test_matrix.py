@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def stored() -> dict[str, dict[str, Any]]:
 def cache_folder(tmp_path, monkeypatch):
     """Keep what is computed once out of the user's cache."""
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """Listen to Ctrl-C as a program at a terminal does; one that was started in the background is told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
