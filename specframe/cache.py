@@ -179,10 +179,12 @@ class TransactionalCache(Cache):
             layer.release()
 
     def _cut(self, length: int) -> None:
-        del self.ids[length:]
+        if length == len(self.ids):
+            return  # most rounds keep all that they fed
         with torch.inference_mode():  # what was made under it may be written under it only
             for layer in self._buffers:
                 layer.cut(length)
+        del self.ids[length:]  # last: while the layers hold more than is told, there is still something to cut
 
 
 class Transaction:
