@@ -15,7 +15,7 @@ from specframe.records import DrafterShare
 
 _NUM_SAMPLES, _NUM_BELIEVED = 8, 2
 _DECAY = 0.85  # of evidence, for each proposal that follows it
-_PRIOR_ACCEPTANCE = 0.7
+_PRIOR_ACCEPTANCE = 0.75
 _PRIOR_WEIGHT = 2.0  # in proposals; of the prior, and of what it says of the first position
 _NEXT_WEIGHT = 4.0  # of what a position says of the next one
 
