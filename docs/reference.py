@@ -16,6 +16,7 @@ import typer
 import specframe
 import specframe.testing
 from specframe import hookspecs, plugins, request, strategy
+from specframe.bench import gates
 from specframe.cli import app
 from specframe.manifest import RULES
 from specframe.manifest.rules import KINDS
@@ -117,8 +118,20 @@ def rules() -> str:
     return _table(["rule", "field", "drafters", "severity", "reason", "remedy"], rows)
 
 
+def default_gates() -> str:
+    """Return the gates of a comparison, with why each is where it is."""
+    return _table(
+        ["metric", "which is", "must be", "otherwise", "why"],
+        (
+            [f"`{gate.metric}`", gates.METRICS[gate.metric], gate.bound, gate.otherwise, gate.reason]
+            for gate in gates.DEFAULT_GATES
+        ),
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "command_line": command_line,
+    "default_gates": default_gates,
     "drafter_contract": drafter_contract,
     "drafter_options": drafter_options,
     "grammar_contract": grammar_contract,

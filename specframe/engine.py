@@ -24,6 +24,7 @@ from specframe.manifest.collector import of_target, weighed_target
 from specframe.manifest.diff import require_equal
 from specframe.manifest.digest import sampling_digest
 from specframe.manifest.identity import Manifest
+from specframe.memory import Ledger, holders
 from specframe.plugins import Plugins
 from specframe.prompt import Prompt
 from specframe.proposal import Drafter
@@ -77,8 +78,12 @@ class Engine:
         self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._terms = terms_of(self.strategy, loaded, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
-        target.kernel(self.strategy.kernel)  # what cannot be kept is refused now
+        # What cannot be kept is refused now, and what must be measured is measured before the first request.
+        if target.kernel(self.strategy.kernel).width is None and self.strategy.length.policy == "adaptive":
+            target.row_costs()
         self._provenance = Provenance(self.strategy, loaded, self.drafters, drafters or {}, self._identities)
+        numbered = {str(number): drafter for number, drafter in enumerate(self.drafters.values())}
+        self._ledger = Ledger(holders(target, numbered))
         self._table = TokenBytes(target.facts.tokenizer) if target.facts.tokenizer is not None else None
         self._is_closed = False
 
@@ -218,6 +223,7 @@ class Engine:
                 terms=terms,
                 lengths=lengths,
                 clock=self._clock,
+                account=self._ledger.account,
                 keep_entropies=self._keep_entropies,
                 debug=self._debug,
             )

@@ -17,7 +17,7 @@ import attrs
 import pluggy
 
 from specframe import hookspecs
-from specframe.errors import InvalidStrategy, PluginError, UnknownName
+from specframe.errors import InvalidStrategy, PluginError, UnknownName, described
 from specframe.grammar import Grammar
 from specframe.proposal import Drafter, Needs, TargetFacts
 
@@ -98,11 +98,11 @@ class Plugins:
                     f"{kind} '{name}' is disabled ({plugin}); remove it from {DISABLE_VARIABLE} or 'disable'"
                 )
             if plugin.name == name and plugin.error is not None:
-                raise PluginError(f"{plugin} is broken: {_reason(plugin.error)}") from plugin.error
+                raise PluginError(f"{plugin} is broken: {described(plugin.error)}") from plugin.error
         unknown = UnknownName(kind, name, {known for plugin in self.all for known in entries(plugin)})
         for plugin in self.all:  # what the name may be one of
             if plugin.error is not None:
-                unknown.add_note(f"{plugin} is broken: {_reason(plugin.error)}")
+                unknown.add_note(f"{plugin} is broken: {described(plugin.error)}")
             elif plugin.is_disabled:
                 unknown.add_note(f"{plugin} is disabled")
         raise unknown
@@ -200,7 +200,3 @@ def _check_entry(plugin: Plugin, kind: str, name: str, api: int, known: Mapping[
 
 def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "unknown distribution"
-
-
-def _reason(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from specframe.distribution import Distribution, Floats, Ids, NotADistribution
-from specframe.errors import GrammarError, TargetError
+from specframe.errors import GrammarError, TargetError, described
 from specframe.prefix import Prefix
 from specframe.processors import build_processors
 from specframe.sampling import SamplingPolicy
@@ -91,7 +91,7 @@ def _process(processor: Any, ids: torch.Tensor, scores: torch.Tensor) -> torch.T
     try:
         processed = processor(ids, scores)
     except Exception as error:
-        raise TargetError(f"logits processor {name} failed ({type(error).__name__}: {error})") from error
+        raise TargetError(f"logits processor {name} failed ({described(error)})") from error
     if not isinstance(processed, torch.Tensor) or processed.shape != scores.shape:
         got = list(processed.shape) if isinstance(processed, torch.Tensor) else type(processed).__name__
         raise TargetError(f"logits processor {name} must return scores of shape {list(scores.shape)} (got {got})")

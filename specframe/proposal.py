@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload, runtime_checkable
 
 import attrs
@@ -181,8 +181,11 @@ class DraftSession(Protocol):
 class HoldsTensors(Protocol):
     """What a drafter or a target may offer besides, so that accounts of memory know what it holds."""
 
-    def tensors(self) -> Mapping[str, Sequence[torch.Tensor]]:
-        """Return every tensor that is held, those of others too, by part: ``weights``, ``cache`` and the like."""
+    def tensors(self) -> Mapping[str, Iterable[torch.Tensor]]:
+        """Return every tensor that is held, those of others too, by part: ``weights``, which stay, ``cache`` and the like.
+
+        Each part is read once, if at all: it may be an iterator.
+        """
 
 
 class TokenView(Sequence[int]):

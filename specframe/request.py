@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_MAX_NEW_TOKENS = 256
+_MOST = 2**63 - 1  # tokens, or seconds; more is the same as that
 Compile = Callable[[Constraint, frozenset[int]], Grammar]
 """Returns the grammar of a constraint under a request's stop ids."""
 
@@ -115,7 +116,7 @@ def read_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     seed = arguments.get("seed")
     seed = fresh_seed() if seed is None else integer("seed", seed, 0, 2**64 - 1)
     return {
-        "budget": integer("max_new_tokens", arguments.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS), 0),
+        "budget": min(integer("max_new_tokens", arguments.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS), 0), _MOST),
         "policy": policy,
         "stop_strings": as_stop_strings(arguments.get("stop")),
         "seed": None if policy.is_greedy else seed,
@@ -219,7 +220,7 @@ def _seconds(name: str, value: Any) -> float | None:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not value >= 0:
         raise InvalidRequest(name, "must be a number of seconds >= 0", value)
-    return float(value)
+    return float(min(value, _MOST))
 
 
 def _flag(name: str, value: Any) -> bool:

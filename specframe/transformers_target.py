@@ -10,7 +10,7 @@ import copy
 import inspect
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specframe.attention import AttentionSwap
 from specframe.cache import TransactionalCache
-from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
-from specframe.kernel import circumstances, grant
+from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel, described
+from specframe.kernel import circumstances, grant, row_costs
 from specframe.proposal import TargetFacts
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
 from specframe.views import Loans, ModelViews
@@ -51,6 +51,7 @@ class TransformersTarget:
         self.loans = Loans()
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._row_costs: dict[tuple[Any, ...], tuple[float, ...]] = {}
         self._cache_made_by: tuple[Any, ...] = ()
         self._process_id = os.getpid()
         vocab_size, dtype, device = _shape_of(model)
@@ -68,18 +69,18 @@ class TransformersTarget:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
         return ModelViews(self.model, names, self.loans)
 
-    def tensors(self) -> dict[str, list[torch.Tensor]]:
+    def tensors(self) -> dict[str, Iterable[torch.Tensor]]:
         """Return the weights, a tied one as often as it is used, and the cache's buffers."""
-        # Every request is accounted for; torch's own two walks, for parameters and for buffers, take four times as long.
-        modules: list[Any] = [self.model]
-        for module in modules:  # which grows
-            modules += filter(None, module._modules.values())
-        weights = [(*module._parameters.values(), *module._buffers.values()) for module in modules]
         layers: Sequence[Any] = self.cache.layers
         return {
-            "weights": [tensor for own in weights for tensor in own if tensor is not None],
+            "weights": self._weights(),
             "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],
         }
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        # The model's `parameters()` leaves a tied weight out the second time.
+        yield from (weight for _, weight in self.model.named_parameters(remove_duplicate=False))
+        yield from (buffer for _, buffer in self.model.named_buffers(remove_duplicate=False))
 
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""
@@ -92,6 +93,13 @@ class TransformersTarget:
         if key not in self._kernels:
             self._kernels[key] = grant(self, wanted)
         return self._kernels[key]
+
+    def row_costs(self) -> tuple[float, ...]:
+        """Return what a forward of 1 to 16 rows costs over one of a single row; measured once for model, machine and dtype."""
+        key = circumstances(self)
+        if key not in self._row_costs:
+            self._row_costs[key] = row_costs(self)
+        return self._row_costs[key]
 
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TransformersSession:
         """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten.
@@ -270,7 +278,7 @@ class TransformersSession:
             logits = self._target.forward(padded, num_rows=(shape or num_rows) if num_rows else 1)
         except Exception as error:
             self._transaction.rollback_to(self._cache.num_committed)
-            cause = f"{type(error).__name__}: {error}"
+            cause = described(error)
             raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
         if num_padding:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)

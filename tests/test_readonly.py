@@ -5,11 +5,12 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pytest
+import torch
 from models import engine_on, random_table
 
-from specframe import TextGrammar, pure
+from specframe import ProposalError, TextGrammar, pure
 from specframe.grammar import read_only
-from specframe.testing import RandomOffers
+from specframe.testing import RandomOffers, RecordedSession
 
 SAMPLING = {"temperature": 0.9, "seed": 5}
 
@@ -173,3 +174,45 @@ def test_pure_processors_are_not_lost():
     result = engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=8, processors=[forbid])
     assert result.token_ids == expected.token_ids
     assert (seen[0].processors, seen[0].is_greedy) == ((), True)
+
+
+class Mapped:
+    """Draws a certain column through a map that the drafter keeps, and notes what came of it."""
+
+    def __init__(self, make_map, change):
+        self.map, self.change, self.drawn = make_map([3, 5]), change, []
+
+    def open(self, request):
+        return RecordedSession(request, self.propose)
+
+    def propose(self, round):
+        for row in ([0.0, -30.0], [0.0, -30.0], [0.0, -30.0, -30.0]):
+            try:
+                self.drawn.append(round.draw(torch.tensor(row), ids=self.map))
+            except ProposalError as error:
+                self.drawn.append(str(error))
+            self.change(self.map)
+
+    def reset(self): ...
+    def close(self): ...
+
+
+def write(given):
+    given[0] = given[0] % 11 + 1
+
+
+@pytest.mark.parametrize("make_map", [torch.tensor, np.array, list], ids=["torch", "numpy", "list"])
+def test_a_map_of_ids_that_is_written_between_draws_is_another_map(make_map):
+    """One that is remembered as it was would draw ids that the drafter did not mean."""
+    drafter = Mapped(make_map, write)
+    engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=5)
+    assert drafter.drawn[:2] == [3, 4]
+    assert "for each of the 3 columns (got [2])" in drafter.drawn[2]
+
+
+def test_a_map_of_ids_that_stays_is_checked_for_every_width():
+    """A longer row under a map that was checked for a shorter one has columns without an id."""
+    drafter = Mapped(torch.tensor, lambda given: None)
+    engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=5)
+    assert drafter.drawn[:2] == [3, 3]
+    assert "for each of the 3 columns (got [2])" in drafter.drawn[2]

@@ -113,7 +113,10 @@ def plan(
     check_writable(output)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in sampling.items() if value is not None}
-    arms = {PLAIN: "none", CONTROL: "none", **_named(arm or [], "arm")}
+    asked = _named(arm or [], "arm")
+    if taken := asked.keys() & {PLAIN, CONTROL}:
+        raise InvalidRequest("arm", "must leave this name to plain decoding", min(taken), "write NAME=ARM with another")
+    arms = {PLAIN: "none", CONTROL: "none", **asked}
     made = draw_up(
         arms,
         Corpus(tuple(workload or STRATA), None if split == "both" else split, limit),
@@ -175,28 +178,31 @@ def run(
     from specframe.bench.planning import require_unchanged
     from specframe.bench.run import run as run_plan
     from specframe.bench.tables import show
-    from specframe.errors import InvalidRequest
-    from specframe.files import check_writable
+    from specframe.errors import InvalidPlan, InvalidRequest, InvalidResults
 
     if demo == (plan is not None):
         raise InvalidRequest("plan", "must be given, or --demo", str(plan) if plan else None)
     if demo:
         output = output or DEMO_RESULTS
         plan = output.with_suffix(".plan.json")
-        _fix_demo(plan)
+        _check_page(output)
     assert plan is not None
     output = output or plan.with_suffix(".jsonl")
-    check_writable(output)
-    fixed = read_plan(plan)
-    require_unchanged(fixed)
-    with _Teller() as teller:
-        try:
+    _check_results(output, plan)
+    if demo:
+        _fix_demo(plan)
+    try:
+        fixed = read_plan(plan)
+        require_unchanged(fixed)
+        with _Teller() as teller:
             results = run_plan(fixed, output, say=teller)
-        except KeyboardInterrupt:
-            typer.echo(
-                f"interrupted; what is finished is in {output}, and the same command goes on from there", err=True
-            )
-            raise
+    except (InvalidPlan, InvalidResults) as error:
+        if demo:
+            error.add_note(f"to begin the demo anew, delete {plan} and {output}, or name another file with --output")
+        raise
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; what is finished is in {output}, and the same command goes on from there", err=True)
+        raise
     summary = summarise(results)
     if as_json:
         typer.echo(json.dumps(summary.as_data(), ensure_ascii=False))
@@ -209,23 +215,44 @@ def run(
 app.command()(report)
 
 
+def _check_results(output: Path, plan: Path) -> None:
+    """Raise ``InvalidRequest`` where results cannot be written, or read again."""
+    from specframe.errors import InvalidRequest
+    from specframe.files import check_writable
+
+    check_writable(output)
+    if output.exists() and not output.is_file():
+        raise InvalidRequest("output", "must be a regular file, for a run goes on in it", str(output))
+    if output.resolve() == plan.resolve():
+        raise InvalidRequest("output", "must be another file than the plan", str(output), "name one with --output")
+
+
+def _check_page(results: Path) -> None:
+    """Raise ``InvalidRequest`` where the demo's report could not be written, before the minutes of its run."""
+    from specframe.bench.report.write import folder_of
+    from specframe.errors import InvalidRequest
+
+    folder = folder_of(results)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidRequest("output", "must leave its name without the ending to the report's folder", str(folder),
+                             "it is a file; name other results with --output")  # fmt: skip
+
+
 def _fix_demo(file: Path) -> None:
     """Write the built-in plan, unless an interrupted run has done so."""
     from specframe.bench.planning import demo_plan
-    from specframe.files import check_writable
 
     if not file.exists():
-        check_writable(file)
         demo_plan().write(file)
 
 
 def _write_page(results: Path) -> None:
     """Write the demo's report; the packages that it needs may be missing, and the run was good all the same."""
-    from specframe.bench.report.write import write_report
+    from specframe.bench.report.write import folder_of, write_report
     from specframe.errors import MissingPackage
 
     try:
-        page, *_ = write_report(results, results.with_suffix(""))
+        page, *_ = write_report(results, folder_of(results))
     except MissingPackage as error:
         typer.echo(f"no report: {error}", err=True)
     else:

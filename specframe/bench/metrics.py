@@ -11,15 +11,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import attrs
 
-from specframe.bench.gates import NOISE, Verdict, decide
+from specframe.bench.gates import NOISE, QUIET, Verdict, decide
 from specframe.bench.plan import Plan, is_judged, plan_of
 from specframe.bench.results import ArmRecord, RequestRecord, Results
 from specframe.bench.workload import CONVERSATIONAL
+from specframe.errors import InvalidPlan
 from specframe.positions import PositionStats
 from specframe.schedule import RoundCosts, SessionCosts, cost_per_token, expected_round_cost, expected_tokens
 from specframe.testing.certificate import plain as as_plain
@@ -149,7 +151,9 @@ class Summary:
 
     ``baseline``: the arm that metrics and quality refer to; ``references``: the arms that speeds are given against, the
     baseline first; ``controls``: arms that are the baseline once more, so that their distance from 1 is the noise of the run;
-    ``num_split``: requests whose repeats were interrupted, and so measured in different processes.
+    ``num_split``: requests whose repeats were interrupted, and so measured in different processes; ``complaints``: what
+    makes the results no answer to the question of their plan, a sentence each; ``disturbances``: the same of controls that
+    are farther from 1 than ``gates.QUIET``, so that times decide nothing.
     """
 
     plan: Plan
@@ -163,6 +167,8 @@ class Summary:
     num_done: int
     num_all: int
     num_split: int
+    complaints: tuple[str, ...]
+    disturbances: tuple[str, ...]
     cells: tuple[Cell, ...]
 
     def cell(self, arm: str, kind: str | None = None) -> Cell:
@@ -175,17 +181,37 @@ class Summary:
         return data
 
 
+Scoped = Mapping[tuple[str, str | None], Sequence[RequestRecord]]
+"""The requests of an arm in a scope."""
+
+
 def summarise(results: Results) -> Summary:
-    """Return what results say, whether they are complete or not. Raises ``InvalidPlan`` for a header without a good plan."""
+    """Return what results say, whether they are complete or not. Raises ``InvalidPlan`` for a header without a good plan.
+
+    Requests that are not of the plan are complained of, and left out of every figure.
+    """
     plan = plan_of(results.header.plan, "the plan in the results")
-    assert plan.baseline is not None  # no plan is made without
+    if plan.baseline is None:
+        raise InvalidPlan("the plan in the results has no arm that is plain decoding by specframe")
     kinds = tuple(dict.fromkeys(item.kind for item in plan.items))
     library = next((name for name, arm in plan.arms.items() if _is_plain_library(arm)), None)
     references = (plan.baseline, library) if library is not None else (plan.baseline,)
-    by_arm = {name: [record for record in results.requests if record.arm == name] for name in plan.arms}
+    requests = planned_requests(results, plan)
+    num_all = len(plan.turns())
+    scoped: dict[tuple[str, str | None], list[RequestRecord]] = {
+        (name, kind): [] for name in plan.arms for kind in (None, *kinds)
+    }
     sessions: dict[tuple[int, int], set[int]] = {}
-    for record in results.requests:
+    for record in requests:
+        scoped[record.arm, None].append(record)
+        scoped[record.arm, record.kind].append(record)
         sessions.setdefault((record.index, record.repeat), set()).add(record.session)
+    controls = _controls(plan)
+    cells = tuple(
+        _cell(plan, results.arms, scoped, references, controls, name, kind)
+        for name in plan.arms
+        for kind in (None, *kinds)
+    )
     return Summary(
         plan=plan,
         machine=results.header.machine,
@@ -193,47 +219,90 @@ def summarise(results: Results) -> Summary:
         arms=results.arms,
         baseline=plan.baseline,
         references=references,
-        controls=_controls(plan),
+        controls=controls,
         kinds=kinds,
-        num_done=len(results.requests),
-        num_all=len(plan.turns()),
+        num_done=len(requests),
+        num_all=num_all,
         num_split=sum(len(found) > 1 for found in sessions.values()),
-        cells=tuple(
-            _cell(plan, results, by_arm, references, name, kind) for name in plan.arms for kind in (None, *kinds)
-        ),
+        complaints=tuple(_complaints(results, plan, num_done=len(requests), num_all=num_all)),
+        disturbances=tuple(_disturbances([cell for cell in cells if cell.arm in controls], plan.baseline)),
+        cells=cells,
     )
+
+
+def _failed(records: Iterable[RequestRecord]) -> set[tuple[int, int]]:
+    return {(record.index, record.repeat) for record in records if record.error is not None}
+
+
+def planned_requests(results: Results, plan: Plan) -> list[RequestRecord]:
+    """Return the requests that are of the plan: its turns, items and seeds."""
+    turns = {turn.key for turn in plan.turns()}
+    return [record for record in results.requests if record.key in turns and _is_as_planned(record, plan)]
+
+
+def _is_as_planned(record: RequestRecord, plan: Plan) -> bool:
+    item = plan.items[record.index]
+    return (record.kind, record.name, record.seed) == (item.kind, item.name, plan.seed(record.repeat))
+
+
+def _complaints(results: Results, plan: Plan, *, num_done: int, num_all: int) -> Iterator[str]:
+    header = results.header
+    if plan.digest != header.plan_digest:
+        yield f"the plan in the results was changed: its digest is {plan.digest}, not {header.plan_digest}"
+    for name in sorted(plan.machine.keys() | header.machine.keys()):
+        planned, found = plan.machine.get(name), header.machine.get(name)
+        if planned != found:
+            yield f"another machine than planned: {name} is {found}, not {planned}"
+    if num_foreign := len(results.requests) - num_done:
+        yield f"{num_foreign} requests in the results are not of the plan, and are left out"
+    if num_done < num_all:
+        yield f"the run is not finished: {num_done} of {num_all} requests are measured"
+
+
+def _disturbances(controls: Sequence[Cell], baseline: str) -> Iterator[str]:
+    for name, cells in groupby(controls, key=lambda cell: cell.arm):
+        medians = [(cell.kind, cell.speeds[baseline].end_to_end.median) for cell in cells]
+        off = [
+            f"{median:.3f} {f'in {kind}' if kind is not None else 'over all strata'}"
+            for kind, median in medians
+            if median is not None and abs(median - 1) > QUIET
+        ]
+        if off:
+            yield (
+                f"the machine was not quiet: {name} is plain decoding once more and should be within {QUIET:g} of 1 times as "
+                f"fast, but was {', '.join(off)}; there, no time decides anything"
+            )
 
 
 def _cell(
     plan: Plan,
-    results: Results,
-    by_arm: Mapping[str, Sequence[RequestRecord]],
+    arms: Mapping[str, ArmRecord],
+    scoped: Scoped,
     references: Sequence[str],
+    controls: Sequence[str],
     name: str,
     kind: str | None,
 ) -> Cell:
-    def scoped(arm: str, within: Callable[[RequestRecord], bool] = lambda record: kind in (None, record.kind)) -> Any:
-        return [record for record in by_arm[arm] if within(record)]
-
     baseline = references[0]
-    own, plain = scoped(name), scoped(baseline)
+    own, plain = scoped[name, kind], scoped[baseline, kind]
     finished, finished_plain = _finished(own), _finished(plain)
-    speeds = {reference: speed(own, scoped(reference)) for reference in references}
+    speeds = {reference: speed(own, scoped[reference, kind]) for reference in references}
     prediction = None
     if is_judged(plan.arms[name]) and finished and finished_plain:
-        prediction = predict(finished, finished_plain, results.arms.get(name))
-    talking = [scoped(arm, lambda record: record.kind in CONVERSATIONAL) for arm in (name, baseline)]
+        prediction = predict(finished, finished_plain, arms.get(name))
+    talking = [[record for record in scoped[arm, None] if record.kind in CONVERSATIONAL] for arm in (name, baseline)]
     metrics = {
         "matched": _matched_share(own, speeds[baseline]),
         "distribution": _certified(plan.arms[name]),
-        "failures": float(len(own) - len(finished)),
+        "failures": float(len(_failed(own) - _failed(plain))),
         "speed": speeds[baseline].end_to_end.median,
         "speed_low": speeds[baseline].end_to_end.low,
         "speed_p10": speeds[baseline].end_to_end.p10,
         "conversation_speed": speed(*talking).end_to_end.median,
-        "peak_bytes": _peak_over(results.arms.get(name), results.arms.get(baseline)),
+        "peak_bytes": _peak_over(arms.get(name), arms.get(baseline)),
         "energy": _energy_over(finished, finished_plain),
         "break_even": prediction.break_even if prediction and prediction.decode_speed >= 1 + NOISE else None,
+        "control": _farthest_from_1(speed(scoped[control, kind], plain).end_to_end.median for control in controls),
     }
     return Cell(
         arm=name,
@@ -434,6 +503,10 @@ def _request(record: RequestRecord) -> tuple[int, int | None]:
 
 def _finished(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     return [record for record in records if record.error is None]
+
+
+def _farthest_from_1(ratios: Iterable[float | None]) -> float | None:
+    return max((abs(ratio - 1) for ratio in ratios if ratio is not None), default=None)
 
 
 def _matched_share(own: Sequence[RequestRecord], against: Speed) -> float | None:

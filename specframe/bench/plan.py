@@ -18,7 +18,7 @@ from specframe._version import __version__
 from specframe.bench.gates import DEFAULT_GATES, Gate, as_data
 from specframe.bench.workload import Corpus, WorkItem
 from specframe.errors import InvalidPlan, InvalidStrategy
-from specframe.files import write_whole
+from specframe.files import save
 from specframe.manifest.digest import canonical, digest
 from specframe.strategy import Strategy, structure
 
@@ -115,9 +115,9 @@ class Plan:
         return {**attrs.asdict(self), "gates": as_data(self.gates)}
 
     def write(self, path: Path) -> None:
-        """Write the plan and its digest as JSON. Raises ``OSError``."""
+        """Write the plan and its digest as JSON. Raises ``InvalidRequest`` where the file cannot be written."""
         content = {"digest": self.digest, "plan": self.as_data()}
-        write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        save(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def strategy_arm(strategy: Strategy) -> dict[str, Any]:

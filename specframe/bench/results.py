@@ -11,8 +11,10 @@ Seconds are wall time, bytes are bytes, energy is in joules. None stands for wha
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,7 +187,8 @@ _KINDS: dict[str, type[Any]] = {"header": Header, "arm": ArmRecord, "request": R
 def read_results(path: str | Path) -> Results:
     """Read a file of results, without a line that was not finished.
 
-    Raises ``InvalidResults`` for a file that cannot be read, is of another format, or says a thing twice.
+    Raises ``InvalidResults`` for a file that cannot be read, is of another format, says a thing twice, or breaks an identity
+    between its own counters.
     """
     path = Path(path)
     where = f"results '{path.name}'"
@@ -221,7 +224,7 @@ def is_unbegun(path: Path) -> bool:
 
 def _read_line(line: bytes, where: str) -> Header | ArmRecord | RequestRecord:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidResults(f"{where}: is not JSON ({error})") from error
     kind = _KINDS.get(record.pop("line", None)) if isinstance(record, dict) else None
@@ -236,7 +239,73 @@ def _read_line(line: bytes, where: str) -> Header | ArmRecord | RequestRecord:
         structured: Header | ArmRecord | RequestRecord = structure(record, kind, where)
     except InvalidStrategy as error:
         raise InvalidResults(str(error)) from error
+    if broken := next(_broken(structured), None):
+        raise InvalidResults(f"{where}: {broken}")
     return structured
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"it has no {constant}")
+
+
+def _broken(record: Header | ArmRecord | RequestRecord) -> Iterator[str]:
+    """Tell which identities between its fields a line breaks: such a line was not written by a run."""
+    if isinstance(record, ArmRecord):
+        yield from _not_seconds(record, ("target_load_s", "drafters_load_s"))
+        if record.bytes is not None and record.bytes.peak_resident < 1:
+            yield f"'bytes.peak_resident' must be >= 1 (got {record.bytes.peak_resident})"
+    elif isinstance(record, RequestRecord):
+        yield from _not_seconds(record, ("end_to_end_s", "first_token_s", "decode_s"))
+        yield from _broken_output(record)
+        yield from _broken_counts(record)
+
+
+def _not_seconds(record: Any, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and not 0 <= value < math.inf:
+            yield f"'{name}' must be a number of seconds >= 0 (got {value!r})"
+
+
+def _broken_output(record: RequestRecord) -> Iterator[str]:
+    num_tokens = len(record.token_ids)
+    if record.error is None and None in (record.end_to_end_s, record.first_token_s, record.decode_s):
+        yield "a request without an error must have its seconds"
+    if not 0 <= record.num_first <= num_tokens:
+        yield f"'num_first' must be 0 to the number of tokens, {num_tokens} (got {record.num_first})"
+    for name in ("pieces", "origins"):
+        if len(getattr(record, name)) not in (0, num_tokens):
+            yield f"'{name}' must have an entry for each of {num_tokens} tokens, or none"
+    if "".join(record.pieces) != record.text:
+        yield "'pieces' must make up 'text'"
+    for origin in record.origins:
+        if Origin.parse(origin).how not in (PLAIN, ACCEPTED, CORRECTION, EXTRA):
+            yield f"'origins' must hold {PLAIN}, {ACCEPTED}, {CORRECTION} or {EXTRA} (got {origin!r})"
+
+
+def _broken_counts(record: RequestRecord) -> Iterator[str]:
+    rounds, positions, drafters = record.rounds, record.positions, record.drafters.values()
+    columns = attrs.astuple(rounds)
+    if len({len(column) for column in columns}) > 1:
+        yield "the columns of 'rounds' must be equally long"
+    if any(not 0 <= seconds < math.inf for column in columns[2:] for seconds in column):
+        yield "'rounds' must hold numbers of seconds >= 0"
+    if rounds.num_emitted and sum(rounds.num_emitted) != len(record.token_ids):
+        yield "the rounds must have emitted all tokens, and no more"
+    for index, (proposed, decided, evaluated, accepted, kept) in enumerate(map(attrs.astuple, positions)):
+        before = positions[index - 1].num_accepted if index else proposed
+        if not 0 <= kept <= accepted <= evaluated <= min(decided, before) or decided > proposed:
+            yield f"the counts of 'positions[{index}]' must not exceed one another"
+    if rounds.num_proposed and sum(rounds.num_proposed) != sum(one.num_proposed for one in positions):
+        yield "the rounds must have proposed what 'positions' counts"
+    for name in ("num_proposed", "num_evaluated", "num_accepted"):
+        if drafters and sum(getattr(one, name) for one in drafters) != sum(getattr(one, name) for one in positions):
+            yield f"'{name}' of the drafters must make up that of 'positions'"
+    num_kept = sum(one.num_kept for one in positions)
+    if record.origins and num_kept != sum(Origin.parse(origin).how == ACCEPTED for origin in record.origins):
+        yield "'origins' must hold as many accepted tokens as 'positions' kept"
+    if not all(math.isfinite(entropy) for one in drafters for entropy, _ in one.entropies):
+        yield "entropies must be finite numbers of nats"
 
 
 class ResultWriter:
@@ -266,7 +335,8 @@ class ResultWriter:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            self._file.truncate(self._num_bytes)
+            with suppress(OSError):  # a reader leaves half a line out
+                self._file.truncate(self._num_bytes)
             raise not_written(self._path, error) from error
         self._num_bytes += len(data)
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from specframe.bench.gates import DELETE, PROMOTE
 from specframe.bench.machine import NOT_AVAILABLE
 from specframe.bench.metrics import Cell, Ratios, Speed, Summary
+from specframe.bench.workload import ALL
 
 _COLOURS = {PROMOTE: "green", DELETE: "red"}
 _WIDTH = 160  # where nobody looks at a terminal
@@ -50,7 +51,11 @@ def _head(summary: Summary) -> Text:
     ]
     if summary.num_split:
         lines.append(f"{summary.num_split} comparisons of arms were interrupted and taken up by another process")
-    return Text("\n".join(lines), style="dim")
+    head = Text("\n".join(lines), style="dim")
+    for title, sentences in (("not valid", summary.complaints), ("not quiet", summary.disturbances)):
+        for sentence in sentences:
+            head.append(f"\n{title}: {sentence}", style="red")
+    return head
 
 
 def _title(text: str) -> Text:
@@ -152,7 +157,7 @@ def _verdicts(summary: Summary) -> Iterable[RenderableType]:
             continue
         decision = cell.verdict.decision
         style = _COLOURS.get(decision, "yellow")
-        yield Text.assemble((f"{cell.arm}, {cell.kind or 'all strata'}: ", ""), (decision, f"bold {style}"))
+        yield Text.assemble((f"{cell.arm}, {cell.kind or ALL}: ", ""), (cell.verdict.label, f"bold {style}"))
         for reason in cell.verdict.reasons:
             yield Text(f"  {reason}", style="dim")
 

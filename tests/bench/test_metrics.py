@@ -14,7 +14,7 @@ from comparisons import DRAFTED, LIBRARY, PLAIN, items, machine_comparison, made
 from rich.console import Console
 from scipy.stats import binom
 
-from specframe import Length
+from specframe import InvalidPlan, Length
 from specframe.bench.gates import DELETE, KEEP, PROMOTE, Gate
 from specframe.bench.metrics import median_interval, speed, summarise
 from specframe.bench.results import (
@@ -121,6 +121,18 @@ def test_failures_are_counted_and_have_no_time():
     assert any(reason.startswith("failures is 1") for reason in cell.verdict.reasons)
 
 
+def test_what_plain_decoding_cannot_do_is_no_failure_of_an_arm():
+    """A prompt that does not fit says nothing of a strategy; it is counted, and speaks against no arm."""
+    requests = pairs([(10, 5)] * 7)
+    for index in (12, 13):
+        requests[index] = attrs.evolve(
+            requests[index], error="InvalidRequest: too long", end_to_end_s=None, token_ids=()
+        )
+    cell = summarise(results_of(requests)).cell("drafted")
+    assert (cell.num_failed, cell.metrics["failures"]) == (1, 0.0)
+    assert cell.verdict.decision == KEEP
+
+
 def test_an_interval_of_the_median_is_that_of_the_binomial():
     """The definition, and how often it misses: never more than one time in twenty."""
     assert median_interval([1.0] * 5) is None
@@ -176,11 +188,83 @@ def test_gates_are_asked_of_each_stratum():
 
     only = summarise(attrs.evolve(results, requests=tuple(r for r in requests if r.kind == "repetitive")))
     assert only.cell("drafted", "repetitive").verdict.decision == KEEP  # conversation was not measured
-    lenient = tuple(g for g in only.plan.gates if g.metric != "conversation_speed")
+    lenient = tuple(g for g in only.plan.gates if g.metric not in ("conversation_speed", "control"))
     promoted = summarise(results_of([r for r in requests if r.kind == "repetitive"], kinds=kinds, gates=lenient))
     assert promoted.cell("drafted").verdict.decision == KEEP  # memory was not measured
     header = attrs.evolve(results.header, plan=attrs.evolve(only.plan, gates=lenient).as_data())
     assert summarise(attrs.evolve(results, header=header)).cell("drafted", "repetitive").verdict.decision == PROMOTE
+
+
+def controlled(control, plain=(10, 10, 10, 10, 10, 10)):
+    """Return results in which each drafted request took half of plain decoding's time, and the control so much of it."""
+    kinds = ("chat", "json") * (len(plain) // 2)
+    requests = [
+        request(arm, index, seconds * share, kind=kinds[index])
+        for index, seconds in enumerate(plain)
+        for arm, share in (("plain", 1), ("again", control(kinds[index])), ("drafted", 0.5))
+    ]
+    return results_of(requests, {"plain": PLAIN, "again": PLAIN, "drafted": DRAFTED}, kinds=kinds)
+
+
+def test_a_control_that_is_off_is_told_and_decides_nothing():
+    """Plain decoding that is 5 % faster than itself: the machine was not quiet, and no gain counts."""
+    quiet = summarise(controlled(lambda kind: 1.01))
+    assert quiet.disturbances == ()
+    assert quiet.cell("drafted").metrics["control"] == pytest.approx(1 - 1 / 1.01)
+    assert quiet.cell("drafted").verdict.is_quiet
+    for share in (0.95, 1.05):
+        found = summarise(controlled(lambda kind, share=share: share))
+        (told,) = found.disturbances
+        assert told.startswith("the machine was not quiet: again is plain decoding once more")
+        assert f"{1 / share:.3f} over all strata, {1 / share:.3f} in chat, {1 / share:.3f} in json" in told
+        for kind in (None, "chat", "json"):
+            verdict = found.cell("drafted", kind).verdict
+            assert (verdict.decision, verdict.is_quiet) == (KEEP, False)
+            assert any(reason.startswith("control is 0.0") for reason in verdict.reasons)
+        assert found.as_data()["disturbances"] == [told]
+        assert found.complaints == ()
+
+
+def test_a_control_is_asked_in_each_stratum():
+    """Prevents a stratum that was disturbed from being judged by the others' quiet."""
+    found = summarise(controlled(lambda kind: 1.1 if kind == "json" else 1.0, (10,) * 10 + (30, 30)))
+    assert found.cell("drafted", "chat").verdict.is_quiet
+    assert not found.cell("drafted", "json").verdict.is_quiet
+    assert f"{1 / 1.1:.3f} in json" in found.disturbances[0]
+    assert "in chat" not in found.disturbances[0]
+
+
+def test_a_comparison_without_a_control_promotes_nothing():
+    """Nobody knows then what noise is."""
+    cell = summarise(results_of(pairs([(10, 5)] * 8))).cell("drafted")
+    assert cell.metrics["control"] is None
+    assert any(reason.startswith("control was not measured") for reason in cell.verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"arm": "ghost"}, {"index": 7}, {"repeat": 4}, {"kind": "json"}, {"name": "other"}, {"seed": 3}],
+)
+def test_requests_that_are_not_of_the_plan_are_told_and_left_out(change):
+    """Lines of another comparison, pasted in: they answer another question."""
+    requests = pairs([(10, 5)] * 3)
+    foreign = attrs.evolve(requests[-1], end_to_end_s=0.1, **change)
+    plan_of_three = results_of(requests)
+    found = summarise(attrs.evolve(plan_of_three, requests=(*requests[:-1], foreign)))
+    assert found.complaints == (
+        "1 requests in the results are not of the plan, and are left out",
+        "the run is not finished: 5 of 6 requests are measured",
+    )
+    assert found.cell("drafted").speeds["plain"].end_to_end.values == (2.0, 2.0)
+    assert (found.num_done, found.num_all) == (5, 6)
+
+
+def test_a_plan_without_a_baseline_is_one_readable_error():
+    """A header that was tampered with."""
+    results = results_of(pairs([(10, 5)]))
+    header = attrs.evolve(results.header, plan={**results.header.plan, "arms": {"drafted": DRAFTED}})
+    with pytest.raises(InvalidPlan, match="has no arm that is plain decoding"):
+        summarise(attrs.evolve(results, header=header))
 
 
 def test_what_promises_only_a_law_is_not_held_to_texts():
@@ -396,6 +480,7 @@ def test_the_tables_say_what_the_summary_says(tmp_path):
         show(summarise(results), Console(file=file))
     text = (tmp_path / "out").read_text(encoding="utf-8")
     assert "24 of 32 requests are done" in text
+    assert "not valid: the run is not finished: 24 of 32 requests are measured" in text
     assert "matched 8/8" in text
     assert "matched 0/8" in text
     assert "again (A/A control)" in text

@@ -136,7 +136,7 @@ def test_every_departure_is_told(model, tmp_path, monkeypatch):
     strategy.write_text('[length]\nmax_tokens = 4\n[[drafters]]\nuse = "prompt_lookup"\n')
     prompts.write_text('{"prompt": "Hello!"}\n')
     told("items[0].sha256: planned ")
-    prompts.write_text('{"prompt": "Hello"}\n{"prompt": "Hello"}\n')
+    prompts.write_text('{"prompt": "Hello"}\n{"prompt": "Hello!"}\n')
     told("items[1]: planned nothing, now ")
     prompts.write_text('{"prompt": "Hello"}\n')
     with monkeypatch.context() as patched:

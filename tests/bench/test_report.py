@@ -12,7 +12,6 @@ from importlib.resources import files
 from itertools import pairwise, zip_longest
 from xml.etree import ElementTree
 
-import attrs
 import pytest
 from page_reader import PageReader
 from scipy.stats import binomtest
@@ -289,7 +288,15 @@ def test_the_head_says_what_it_comes_to(made):
     assert made.text.index(told.headline) < made.text.index("Verdicts")
     for sentence in told.sentences:
         assert sentence in made.text
-    for fact in (made.plan.digest, f"{LOOKUP}: matched 16/16", "valid: run as planned", "greedy", "cores: 2"):
+    assert "The machine was not quiet" not in made.text
+    for fact in (
+        made.plan.digest,
+        "quiet: plain again 1.00",
+        f"{LOOKUP}: matched 16/16",
+        "valid: run as planned",
+        "greedy",
+        "cores: 2",
+    ):
         assert fact in made.text
     verdicts = [cell for cell in study.summary.cells if cell.verdict is not None]
     assert len(verdicts) == 2 * (1 + len(STRATA))
@@ -323,9 +330,10 @@ def test_hostile_text_is_only_text(tmp_path):
         tmp_path,
         names=names,
         words=HOSTILE,
+        strata=(f"</h3>{HOSTILE[0]}", HOSTILE[1], "a\x07\u202e\ud800"),
         num_items=1,
         repeats=1,
-        change=lambda record: attrs.evolve(record, name=f"</h3>{HOSTILE[0]}\x07", error=None),
+        title=f"</h3>{HOSTILE[0]}\x07",
     )
     assert report.page.requests() == []
     assert not {"b", "script", "img"} & {tag for tag, _ in report.page.tags}
@@ -374,6 +382,18 @@ def test_a_run_that_has_hardly_begun_has_a_page(tmp_path):
     assert "not valid, see above" in report.text
     shown = [given for tag, given in report.page.tags if given.get("class") == "nothing"]
     assert len(shown) >= 6
+
+
+@pytest.mark.usefixtures("one_chart")
+def test_a_machine_that_was_not_quiet_is_told_before_everything_else(tmp_path):
+    """Verdicts over times of a busy machine would be believed."""
+    report = Made(tmp_path, num_items=3, repeats=1, again_s=1.1)
+    told = report.text.index("The machine was not quiet")
+    assert told < report.text.index("Verdicts")
+    assert "again is plain decoding once more and should be within 0.02 of 1 times as fast, but was 0.9" in report.text
+    assert "keep experimental, not quiet" in report.text
+    assert "not quiet, see above: plain again 0.9" in report.text
+    assert "These results are not valid" not in report.text
 
 
 @pytest.mark.usefixtures("one_chart")

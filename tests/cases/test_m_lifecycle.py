@@ -96,6 +96,7 @@ def test_m1_a_session_is_owned_by_itself_and_not_by_its_id(kind):
     for late in (
         lambda: first.commit(Ticket(7, 1, 0), 3),
         lambda: first.commit(Ticket(7, 1, first.epoch), 3),
+        lambda: first.commit(Ticket(7, 1, first.epoch), 1),
         lambda: first.verify_linear(Ticket(7, 2, first.epoch), 3, ()),
         lambda: first.prefill(Ticket(7, 0, first.epoch), prompt),
     ):

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from specframe._version import __version__
 from specframe.bench.gates import METRICS, Verdict
-from specframe.bench.metrics import Ratios, Speed
+from specframe.bench.metrics import Ratios, Speed, Summary
 from specframe.bench.report.answer import Answer, answer
 from specframe.bench.report.drawing import Drawn
 from specframe.bench.report.study import Study
@@ -88,6 +88,7 @@ class Page:
 
     answer: Answer
     complaints: Sequence[str]
+    disturbances: Sequence[str]
     facts: Mapping[str, str]
     arms: Table
     verdicts: Sequence[ArmVerdicts]
@@ -105,7 +106,8 @@ def page(study: Study, drawn: Iterable[Drawn], *, source: str) -> str:
     told = answer(study.summary)
     content = Page(
         answer=told,
-        complaints=study.complaints,
+        complaints=study.summary.complaints,
+        disturbances=study.summary.disturbances,
         facts=_facts(study),
         arms=Table(ArmRow._fields, [_arm(study, name) for name in study.others]),
         verdicts=_verdicts(study),
@@ -159,8 +161,9 @@ def _facts(study: Study) -> dict[str, str]:
     plan, machine = summary.plan, summary.machine
     matched = (f"{name}: {study.speed(name).matched}" for name in study.others)
     return {
-        "Validity": "not valid, see above" if study.complaints else "valid: run as planned, on the planned machine",
-        "Requests": f"{summary.num_done} of {summary.num_all} measured",
+        "Validity": "not valid, see above" if summary.complaints else "valid: run as planned, on the planned machine",
+        "Control": _control(study),
+        "Requests": _requests(summary),
         "Equal texts": "; ".join(matched),
         "Target": ", ".join(
             [
@@ -174,6 +177,24 @@ def _facts(study: Study) -> dict[str, str]:
         "Energy": summary.energy,
         "Plan": study.results.header.plan_digest,
     }
+
+
+def _control(study: Study) -> str:
+    """Tell how far plain decoding is from itself."""
+    summary = study.summary
+    told = [
+        f"{name} {median:.3f} times as fast as {summary.baseline}, which it is once more"
+        for name in summary.controls
+        if (median := study.speed(name).end_to_end.median) is not None
+    ]
+    return f"{'not quiet, see above' if summary.disturbances else 'quiet'}: {'; '.join(told)}" if told else "none"
+
+
+def _requests(summary: Summary) -> str:
+    told = f"{summary.num_done} of {summary.num_all} measured"
+    if summary.num_split:
+        told += f"; {summary.num_split} comparisons of arms were interrupted and taken up by another process"
+    return told
 
 
 def _arm(study: Study, name: str) -> ArmRow:

@@ -13,8 +13,9 @@ from matplotlib.patches import Rectangle
 
 from specframe.bench.report.chart import Chart, arms_of
 from specframe.bench.report.palette import SURFACE, WIDTH
-from specframe.bench.report.study import ALL, Study
+from specframe.bench.report.study import Study
 from specframe.bench.report.visible import short
+from specframe.bench.workload import ALL
 
 _SPEED = LinearSegmentedColormap.from_list("speed", ("#a63603", "#fdae6b", "#f7f7f7", "#74add1", "#08519c"))
 _QUALITY = LinearSegmentedColormap.from_list("quality", ("#54278f", "#9e9ac8", "#f2f0f7"))
