@@ -166,6 +166,10 @@ class TransactionalCache(Cache):
                     f"layer {index} holds {layer.length} positions, the cache stands for {len(self.ids)} ids"
                 )
 
+    def is_followed(self) -> bool:
+        """Whether every layer that holds anything holds as many positions as there are ids, and any layer does."""
+        return {layer.length for layer in self._buffers if layer.is_initialized} == {len(self.ids)}
+
     def _cut_committed(self, length: int) -> None:
         if not 0 <= length <= self.num_committed:
             raise CacheError(f"the length must be in [0, {self.num_committed}], the committed ids (got {length})")
@@ -179,10 +183,12 @@ class TransactionalCache(Cache):
             layer.release()
 
     def _cut(self, length: int) -> None:
-        del self.ids[length:]
+        if length == len(self.ids):
+            return  # most rounds keep all that they fed
         with torch.inference_mode():  # what was made under it may be written under it only
             for layer in self._buffers:
                 layer.cut(length)
+        del self.ids[length:]  # last: while the layers hold more than is told, there is still something to cut
 
 
 class Transaction:

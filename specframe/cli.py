@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from specframe import receipt_commands
 from specframe._version import __version__
 from specframe.bench import command as bench_commands
-from specframe.errors import GenerationError, InvalidRequest, SpecframeError
+from specframe.errors import GenerationError, InvalidRequest, SpecframeError, described
 from specframe.manifest import commands as manifest_commands
 from specframe.testing import command as testing_commands
 from specframe.train import command as train_commands
@@ -34,10 +34,14 @@ SAMPLING = "Sampling (every one is off unless given; without a temperature, gree
 GRAMMAR = "Grammar (at most one of the first four)"
 OUTPUT = "Output"
 INTERRUPTED = 130
+ORDER = ("generate", "plugins", "compare", "new-drafter", "certify", "train-draft", "manifest", "receipt", "doctor")
 
 
 class _Group(TyperGroup):
-    """The commands, with specframe's own errors as one readable line each."""
+    """The commands in the order in which a newcomer meets them, with specframe's own errors as one readable line each."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -446,7 +450,7 @@ def _plugin_record(plugin: Plugin) -> dict[str, Any]:
         "distribution": plugin.distribution,
         "version": plugin.version,
         "is_disabled": plugin.is_disabled,
-        "error": _reason(plugin.error) if plugin.error is not None else None,
+        "error": described(plugin.error) if plugin.error is not None else None,
         "drafters": {name: {"options": _options(entry)} for name, entry in plugin.drafters.items()},
         "grammars": sorted(plugin.grammars),
     }
@@ -482,7 +486,7 @@ def _plugin_lines(plugin: Plugin) -> Sequence[str]:
     if plugin.is_disabled:
         lines.append("  disabled")
     if plugin.error is not None:
-        lines.append(f"  broken: {_reason(plugin.error)}")
+        lines.append(f"  broken: {described(plugin.error)}")
     for name, entry in plugin.drafters.items():
         lines.append(f"  drafter {name}")
         lines += [f"    {option} {_spell(facts)}" for option, facts in _options(entry).items()]
@@ -495,10 +499,6 @@ def _spell(facts: Mapping[str, Any]) -> str:
     if facts["is_required"]:
         return "(required)"
     return "(not set)" if facts["default"] is None else f"= {json.dumps(facts['default'], default=str)}"
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _print_json(record: Mapping[str, Any]) -> None:

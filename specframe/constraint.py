@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from specframe.canonical import Canonical
-from specframe.errors import InvalidRequest, PluginError, SpecframeError
+from specframe.errors import InvalidRequest, PluginError, SpecframeError, described
 from specframe.grammar import Grammar, TextGrammar
 from specframe.manifest.digest import grammar_digest
 from specframe.marker import AfterMarker
@@ -97,7 +97,7 @@ class Grammars:
         except SpecframeError:
             raise
         except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
+            cause = described(error)
             raise PluginError(
                 f"grammar language '{entry.name}' of {entry.plugin} failed to compile a source: {cause}"
             ) from error

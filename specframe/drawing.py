@@ -6,6 +6,7 @@ Knows rows and rules; nothing about who the drafter is, and nothing about the ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,7 +26,7 @@ class DraftContext:
         self._prefix, self._pipeline, self._rule = prefix, pipeline, rule
         # Rows meet torch processors on the target's device; with none they go to the host at once, and only there.
         self._device = device if pipeline.processors else "cpu"
-        self._map: tuple[object, torch.Tensor, torch.Tensor] | None = None
+        self._map: _Map | None = None
 
     @property
     def ids(self) -> Sequence[int]:
@@ -67,16 +68,40 @@ class DraftContext:
 
     def _checked_map(self, ids: Sequence[int] | torch.Tensor, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the columns that have a target id, and these ids; checked once for a map that is passed again."""
-        if self._map is not None and self._map[0] is ids and not isinstance(ids, list):
-            return self._map[1:]
-        targets = torch.as_tensor(ids, dtype=torch.int64, device=self._device)
+        version = _version(ids)
+        if version is not None and self._map is not None and self._map.made_from(ids, version, num_columns):
+            return self._map.columns, self._map.targets
+        targets = torch.as_tensor(ids, device=self._device)
         if targets.shape != (num_columns,):
             raise ProposalError(
                 f"'ids' must name a target id for each of the {num_columns} columns (got {list(targets.shape)})"
             )
+        if targets.is_floating_point() or targets.dtype == torch.bool:
+            raise ProposalError(f"'ids' must hold integer ids (got {targets.dtype})")
+        targets = targets.long()
         columns = ((targets >= 0) & (targets < self._pipeline.vocab_size)).nonzero()[:, 0]
         targets = targets[columns]
         if len(targets.unique()) != len(targets):
             raise ProposalError("'ids' must be injective: two columns name the same target id")
-        self._map = (ids, columns, targets)
+        self._map = _Map(ids, version, num_columns, columns, targets)
         return columns, targets
+
+
+class _Map(NamedTuple):
+    """A map that was checked, and what it was made from."""
+
+    ids: Any
+    version: int | None
+    num_columns: int
+    columns: torch.Tensor
+    targets: torch.Tensor
+
+    def made_from(self, ids: Any, version: int, num_columns: int) -> bool:
+        return self.ids is ids and (self.version, self.num_columns) == (version, num_columns)
+
+
+def _version(ids: Sequence[int] | torch.Tensor) -> int | None:
+    """Return what tells whether a map was written since it was passed last; None for one that does not tell."""
+    if isinstance(ids, torch.Tensor):
+        return None if ids.is_inference() else ids._version
+    return 0 if isinstance(ids, tuple) else None

@@ -25,6 +25,14 @@ def _rebuild(kind: type[SpecframeError], args: tuple[Any, ...], state: dict[str,
     return error
 
 
+def described(error: BaseException) -> str:
+    """Return the kind of an error and its message, where it has one that can be read."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose message cannot be read"
+
+
 class InvalidRequest(SpecframeError, ValueError):
     """A generation request breaks a rule; nothing was emitted.
 
@@ -75,7 +83,10 @@ class InvalidManifest(SpecframeError, ValueError):
 
 
 class InvalidReceipt(SpecframeError, ValueError):
-    """A receipt is not valid: corrupt, cut off, changed by hand, or of a later version; or a coarse one is to be replayed."""
+    """A receipt is not valid: corrupt, cut off, changed by hand, or of a later version.
+
+    Or a coarse one is to be replayed, or one asked for that a result was passed on without.
+    """
 
 
 class IncompatibleManifest(SpecframeError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from specframe.errors import InvalidRequest
@@ -27,14 +27,17 @@ def write_whole(path: Path, content: str | bytes) -> None:
         path.write_bytes(data)
         return
     path = path.resolve()  # a link's file is replaced, not the link
-    handle, making = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".making", dir=path.parent)
+    making = path.with_name(f".{secrets.token_hex(8)}.making")  # not of its name, which may be as long as names get
     try:
-        with open(handle, "wb") as file:
+        with making.open("xb") as file:
+            if path.exists():
+                os.chmod(making, path.stat().st_mode & 0o777)
             file.write(data)
-        os.chmod(making, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+            file.flush()
+            os.fsync(file.fileno())  # a name that is moved first would stand for an empty file after a loss of power
         os.replace(making, path)
     except BaseException:
-        Path(making).unlink(missing_ok=True)
+        making.unlink(missing_ok=True)
         raise
 
 
@@ -48,12 +51,13 @@ def save(path: Path, content: str, *, field: str = "output") -> None:
 
 def check_writable(path: Path, *, field: str = "output") -> None:
     """Raise ``InvalidRequest`` where a file could not be written, before the work of making what it is to hold."""
-    if os.path.isdir(path) or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if os.path.isdir(path) else "its folder is not there or cannot be written"
-        raise InvalidRequest(field, _WRITABLE, str(path), reason)
+    if (obstacle := _obstacle(path)) is not None:
+        raise InvalidRequest(field, _WRITABLE, str(path), obstacle)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _obstacle(path: Path) -> str | None:
+    if os.path.isdir(path):
+        return "it is a folder"
+    if path.exists() and not path.is_file():  # a device or a pipe, which is written directly
+        return None if os.access(path, os.W_OK) else "it cannot be written"
+    return None if os.access(path.parent, os.W_OK) else "its folder is not there or cannot be written"

@@ -17,10 +17,9 @@ import torch
 from specframe.distribution import NotADistribution
 from specframe.drafting import Drafting, Terms
 from specframe.drawing import DraftContext
-from specframe.errors import TargetError
+from specframe.errors import TargetError, described
 from specframe.grammar import read_only
 from specframe.lengths import LengthPolicy, make_policy
-from specframe.memory import account, holders
 from specframe.policy import Pipeline, top_choices
 from specframe.prefix import Prefix
 from specframe.processors import is_pure, is_replayable
@@ -64,11 +63,12 @@ class Generation:
         random: Random | None = None,
         lengths: LengthPolicy | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        account: Callable[[], Mapping[str, Any]] = dict,
         keep_entropies: bool = False,
         debug: bool = False,
     ) -> None:
         self.request, self.request_id, self.kernel = request, request_id, kernel
-        self._clock, self._keep_entropies = clock, keep_entropies
+        self._clock, self._account, self._keep_entropies = clock, account, keep_entropies
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
         self._drafters, self._terms = drafters, terms
         facts = target.facts
@@ -99,7 +99,9 @@ class Generation:
             self.stopper.end("length")
         elif self._prefix.is_complete(len(request.prompt_ids)):  # the grammar's only text is the empty one
             self.stopper.end("stop")
-        self._lengths = lengths or make_policy(strategy.length.policy, is_flat=kernel.width is not None)
+        self._lengths = lengths or make_policy(
+            strategy.length.policy, is_flat=kernel.width is not None, row_costs=target.row_costs
+        )
         self.length_policy = self._lengths.name
         self._max_room = strategy.length.max_tokens
         if kernel.width is not None:
@@ -114,7 +116,7 @@ class Generation:
         self._draft_context = DraftContext(self._prefix, self._pipeline, lambda: self.rule, facts.device)
         expected = len(request.prompt_ids) + min(request.budget, _MOST_RESERVED) + self._max_room + 1
         self._session = target.open(request_id, max_tokens=expected, kernel=kernel)
-        self.held: dict[str, Any] = {}
+        self.held: Mapping[str, Any] = {}
 
     def emitted_text(self) -> str:
         """Return the text of all emitted ids, with what was held for a stop string that did not come.
@@ -152,8 +154,9 @@ class Generation:
         marks.append(self._clock())
         new_ids = self._commit(proposal, verdict)
         marks.append(self._clock())
+        piece, log_probs = self._piece(new_ids, verification)
         self._record(proposal, verdict, verification.num_forwards, len(new_ids), marks)
-        return self._emit(new_ids, verification)
+        return self._emit(piece, log_probs)
 
     def close(self, *, keeps_prefix: bool = True) -> None:
         """Roll back what is provisional and end the drafters' sessions and the target's; account for memory before.
@@ -162,8 +165,7 @@ class Generation:
         session cannot be closed has its cache forgotten, and an event says so: what was emitted stands.
         """
         try:
-            numbered = {str(index): drafter for index, drafter in enumerate(self._drafters.values())}
-            self.held = account(holders(self._target, numbered))
+            self.held = self._account()
             if self._drafting is not None:
                 self._drafting.start_round(len(self.records))
                 self._drafting.close()
@@ -289,7 +291,8 @@ class Generation:
             self._drafting.commit(Commit(new_ids, start, len(proposal), verdict.num_accepted))
         return new_ids
 
-    def _emit(self, new_ids: tuple[int, ...], verification: Verification) -> Piece:
+    def _piece(self, new_ids: tuple[int, ...], verification: Verification) -> tuple[Piece, list[float]]:
+        """Return what the round emits, with log-probabilities if they are asked for."""
         start = self._clock()
         log_probs: list[float] = []
         if self.request.log_probs:
@@ -297,11 +300,7 @@ class Generation:
             log_probs = rows.gather(-1, torch.tensor(new_ids, device=rows.device)[:, None])[:, 0].tolist()
         piece = Piece(self.stopper.take_text(), new_ids)
         self.emit_s += self._clock() - start
-        # Nothing fails from here on: what is counted as emitted is what the reader gets.
-        self.token_ids += new_ids
-        self.log_probs += log_probs
-        self.text += piece.text
-        return piece
+        return piece, log_probs
 
     def _record(
         self, proposal: Proposal, verdict: Verdict, num_forwards: int, num_emitted: int, marks: Sequence[float]
@@ -330,6 +329,13 @@ class Generation:
             )
         )
         self._lengths.learn(self.records[-1])
+
+    def _emit(self, piece: Piece, log_probs: list[float]) -> Piece:
+        # Nothing fails from here on: what is counted as emitted is what the reader gets.
+        self.token_ids += piece.token_ids
+        self.log_probs += log_probs
+        self.text += piece.text
+        return piece
 
     @property
     def exactness(self) -> str:
@@ -375,6 +381,6 @@ class Generation:
         length = len(self.request.prompt_ids) + self.request.budget - self.stopper.remaining
         assert self.request.criterion is not None
         try:
-            return self.request.criterion(self._prefix.tensor(length))
+            return bool(self.request.criterion(self._prefix.tensor(length)))
         except Exception as error:
-            raise TargetError(f"the stopping criterion failed ({type(error).__name__}: {error})") from error
+            raise TargetError(f"the stopping criterion failed ({described(error)})") from error

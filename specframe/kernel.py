@@ -8,6 +8,7 @@ forward, and nothing about rounds. Source: DESIGN.md section 7.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import statistics
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from specframe.cache import TransactionalCache
-from specframe.errors import UnsupportedModel
+from specframe.errors import UnsupportedModel, described
 from specframe.manifest.digest import canonical
 from specframe.manifest.remember import remember
 from specframe.target import GRANULE, SINGLE, Kernel
@@ -30,11 +31,16 @@ if TYPE_CHECKING:
     from specframe.transformers_target import TransformersTarget
 
 WIDTHS = (4, 8, 16)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # whose costs adaptive lengths begin with; between them costs lie on a line
 EDGES = (64, 512, 2048)  # key lengths where kernels are known to change their ways
-_PROBE = 3  # the version of what is measured
+_PROBE = 4  # the version of what is measured
 _ACCEPTANCE = 0.7  # of a proposed token, for the choice of W: between open chat and a quotation
+_MOST_S = 5.0  # of measuring costs, from which on nothing is repeated
+_MOST_SPREAD = 1.3  # of the median of some times over the least, on a machine that does nothing else
 _TOLERANCES = {"float64": 1e-6, "float32": 1e-3}  # of the largest logit; others 0.05
 _SETTINGS = ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "NVIDIA_TF32_OVERRIDE")
+
+_logger = logging.getLogger("specframe")
 
 _measured: dict[str, Any] = {}  # of this process: one that cannot write its cache folder does not choose W twice
 
@@ -58,7 +64,7 @@ def grant(target: TransformersTarget, wanted: str) -> Kernel:
             verdict = _once("kernel-probe", [key, width], lambda: probe(target, width))
             reason, is_certified = verdict["wrong"], verdict["is_bitwise"]
         except Exception as error:  # a model that cannot run padded, or too little memory: not remembered
-            reason = f"a padded forward failed ({type(error).__name__}: {error})"
+            reason = f"a padded forward failed ({described(error)})"
     if is_certified:
         return Kernel(width, is_certified=True)
     if wanted != "auto" and reason:
@@ -112,19 +118,53 @@ def choose_width(costs: dict[str, float]) -> int:
     return int(max(costs, key=lambda width: tokens[width] / costs[width]))
 
 
-def measure_costs(target: TransformersTarget, *, repeats: int = 5) -> dict[str, float]:
-    """Return what a forward of each width costs over the cheapest, by width; interleaved, the median of ``repeats``."""
-    seconds: dict[int, list[float]] = {width: [] for width in WIDTHS}
+def measure_costs(target: TransformersTarget) -> dict[str, float]:
+    """Return what a forward of each width costs over the cheapest, by width."""
     with probe_cache(target) as cache:
-        for repeat in range(1 + repeats):
-            for width in WIDTHS:
-                start = time.perf_counter()
-                cache.feed(cache.ids[:width], width)
-                if repeat:
-                    seconds[width].append(time.perf_counter() - start)
-                cache.cut(GRANULE)
-    medians = {width: statistics.median(times) for width, times in seconds.items()}
-    return {str(width): round(median / min(medians.values()), 4) for width, median in medians.items()}
+        seconds = _least(cache.time(WIDTHS, repeats=5))
+    return {str(width): round(second / min(seconds.values()), 4) for width, second in seconds.items()}
+
+
+def row_costs(target: TransformersTarget) -> tuple[float, ...]:
+    """Return what a forward of 1 to 16 rows costs over one of a single row, without padding; nothing where it fails.
+
+    Measured like the widths, for this depends on the machine more than on anything: on one processor a forward of two rows
+    costs 1.1 and one of eight 2.0, on the next 1.6 and 1.4. What was measured on a disturbed machine is not remembered.
+    """
+    try:
+        return tuple(_once("row-costs", conditions(target), lambda: measure_row_costs(target)))
+    except _Disturbed as error:
+        return tuple(error.costs)
+    except Exception as error:  # such as too little context or memory
+        _logger.info("what rows cost could not be measured (%s: %s)", type(error).__name__, error)
+        return ()
+
+
+class _Disturbed(Exception):
+    """Costs that were measured while the machine did something else."""
+
+    def __init__(self, costs: list[float]) -> None:
+        self.costs = costs
+        super().__init__()
+
+
+def measure_row_costs(target: TransformersTarget) -> list[float]:
+    """Measure what ``row_costs`` returns."""
+    with probe_cache(target) as cache:
+        cache.show_multiples_of(1)
+        times = cache.time(ROWS, repeats=6)
+    seconds = _least(times)
+    known = [min(seconds[size] / seconds[1], size) for size in ROWS]  # n rows could be n forwards
+    costs = [round(float(cost), 4) for cost in np.interp(range(1, ROWS[-1] + 1), ROWS, known)]
+    is_uneven = any(statistics.median(times[size]) > _MOST_SPREAD * seconds[size] for size in ROWS)
+    if is_uneven or any(seconds[size] > size * _MOST_SPREAD * seconds[1] for size in ROWS):
+        raise _Disturbed(costs)
+    return costs
+
+
+def _least(times: dict[int, list[float]]) -> dict[int, float]:
+    """Return the least times: what disturbs a machine only ever makes a forward slower."""
+    return {size: min(seconds) for size, seconds in times.items()}
 
 
 def rows_are_independent(target: TransformersTarget, width: int) -> bool:
@@ -174,6 +214,24 @@ class ProbeCache:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return logits
+
+    def time(self, sizes: Sequence[int], repeats: int) -> dict[int, list[float]]:
+        """Return the seconds of forwards over the first ids, by how many ids; interleaved.
+
+        ``repeats`` times, or fewer, but once, where that takes longer than 5 seconds.
+        """
+        seconds: dict[int, list[float]] = {size: [] for size in sizes}
+        begin = time.perf_counter()
+        for repeat in range(1 + repeats):
+            if repeat > 1 and time.perf_counter() - begin > _MOST_S:
+                break
+            for size in sizes:
+                start = time.perf_counter()
+                self.feed(self.ids[:size], size)
+                if repeat:  # the first time makes what the later ones find
+                    seconds[size].append(time.perf_counter() - start)
+                self.cut(GRANULE)
+        return seconds
 
     def cut(self, length: int) -> None:
         """Drop what stands at ``length`` and after."""

@@ -6,7 +6,7 @@ request. Source: DESIGN of the cost model in ``schedule.py``; the report's "Adap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -14,7 +14,8 @@ from specframe.estimates import CostCurve, Survival
 from specframe.records import RoundRecord
 
 _PRIOR_SLOPE = 0.1  # of a one-row forward, for each further row, until it is measured
-_MOST_GROWTH = 2  # of a drafter's length over what was priced; 1 token before that
+_MOST_GROWTH = 2  # of a drafter's length over what was priced
+_FIRST = 3  # tokens at most, before anything was priced
 _TRIAL_SHARE = 0.01  # of the time since the last trial, that the next one may be expected to lose
 _LEAST_S = 1e-9  # of a round: a clock that stands still, or goes back, has measured nothing
 _DECAY = 0.93  # of a round's weight in the cost per token, for each round that follows it
@@ -53,40 +54,44 @@ class Adaptive:
     forward; n is where most is saved. That is minimising E[C_round] / E[G], a quotient, by a difference (Dinkelbach 1967).
     c is never taken above the price of a plain round, so nothing is done that plain decoding would do for less.
 
-    The first round is plain, to know that price. Whatever n is best, a longer one (or one token, where none is best) is tried
+    ``row_costs``: what a forward over 1, 2, ... rows costs over one of a single row, where that is known; else the first round
+    is plain, to know a price to compare with. Under a block kernel (``is_flat``) a forward costs the same for any number of
+    rows, whatever they cost as they come. Whatever n is best, a longer one (or the cheapest, where none is best) is tried
     when what it is expected to lose is at most 1 % of the time since the last trial: a drafter that is off, or held short,
-    can come back. Under a block kernel (``is_flat``) a forward costs the same for any number of rows.
+    can come back.
 
     Costs are in seconds of this request's own rounds, and only finished ones count, so under residual verification the draws
     of a round never decide its own length.
     """
 
-    name = "adaptive/1"
+    name = "adaptive/2"
 
-    def __init__(self, *, is_flat: bool) -> None:
+    def __init__(self, *, is_flat: bool, row_costs: Sequence[float] = ()) -> None:
         self._is_flat = is_flat
-        self._verify = CostCurve(_PRIOR_SLOPE)
+        self._verify = CostCurve(_PRIOR_SLOPE, (1.0, 1.0) if is_flat else row_costs)
         self._known: dict[str, _Known] = {}
         self._num_plain, self._num_emitted = 1.0, 1.0  # plain rounds that recent time would pay for, and what it gave
 
     def limit(self, drafter: str, proposers: Sequence[str], room: int) -> int:
-        if not self._verify.has_base:
+        if not self._verify.is_comparable:
             return 0
         known = self._known.setdefault(drafter, _Known())
         values = self._values(known, proposers, room)
         best = max(range(room + 1), key=values.__getitem__)
-        trial = min(2 * best, room) if best else 1
+        trial = min(2 * best, room) if best else max(range(1, room + 1), key=values.__getitem__)
         known.num_planned = best
         if values[best] - values[trial] <= _TRIAL_SHARE * known.since_trial_s:
             best = trial
-        return min(best, max(_MOST_GROWTH * known.costs.largest, 1))
+        return min(best, max(_MOST_GROWTH * known.costs.largest, _FIRST))
 
     def learn(self, record: RoundRecord) -> None:
         if record.round_id == 0:
             return
         size = 0 if self._is_flat else record.num_proposed
         seconds = max(record.forward_s + record.decide_s + record.commit_s, _LEAST_S)
-        if size:  # one forward over n rows takes no longer than n forwards; if this one did, something disturbed it
+        if (
+            size and self._verify.has_base
+        ):  # over n rows it takes no longer than n forwards do; else something disturbed it
             seconds = min(seconds, (1 + size) * self._verify_s(0)[0])
         self._verify.add(size, seconds)
         verify = self._verify_s(record.num_proposed)
@@ -142,6 +147,8 @@ class _Known:
         self.since_trial_s = 0.0
 
 
-def make_policy(name: str, *, is_flat: bool) -> LengthPolicy:
-    """Return a new policy for one request, by its name in a strategy."""
-    return Adaptive(is_flat=is_flat) if name == "adaptive" else Fixed()
+def make_policy(name: str, *, is_flat: bool, row_costs: Callable[[], Sequence[float]] = tuple) -> LengthPolicy:
+    """Return a new policy for one request, by its name in a strategy. ``row_costs`` is called if they are needed."""
+    if name != "adaptive":
+        return Fixed()
+    return Adaptive(is_flat=is_flat, row_costs=() if is_flat else row_costs())

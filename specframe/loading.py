@@ -11,7 +11,7 @@ import attrs
 
 from specframe.borrowing import borrow, borrowed_parts, expecting_gaps, lent_dtype
 from specframe.engine import Engine
-from specframe.errors import IncompatibleManifest, LoadError, SpecframeError, UnsupportedModel
+from specframe.errors import IncompatibleManifest, LoadError, SpecframeError, UnsupportedModel, described
 from specframe.manifest.collector import check_dtype, collect, output_ids, stamps, strings_of, with_weights
 from specframe.manifest.diff import WEIGHED, require_equal
 from specframe.manifest.identity import Manifest
@@ -155,7 +155,7 @@ def _load(
     except SpecframeError:
         raise
     except Exception as error:  # damaged files, too little memory, no such device
-        raise LoadError(f"model '{model}' could not be loaded ({type(error).__name__}: {error})") from error
+        raise LoadError(f"model '{model}' could not be loaded ({described(error)})") from error
     if missing := sorted({*told["missing_keys"]} - borrowed):  # transformers would make them up
         name, *others = missing
         raise LoadError(
@@ -185,7 +185,7 @@ def _model_class(config: Any, source: Source) -> Any:
         try:
             own = get_class_from_dynamic_module(named["AutoModelForCausalLM"], str(source.folder))
         except Exception as error:  # whatever that code does
-            told = f"{type(error).__name__}: {error}"
+            told = described(error)
             raise LoadError(f"the code that comes with the model cannot be imported ({told})") from error
         return add_generation_mixin_to_remote_model(own)
     if type(config) not in AutoModelForCausalLM._model_mapping:
@@ -201,9 +201,7 @@ def _load_tokenizer(source: Source) -> Any:
     except SpecframeError:
         raise
     except Exception as error:
-        raise LoadError(
-            f"the tokenizer of '{source.folder.name}' could not be loaded ({type(error).__name__}: {error})"
-        ) from error
+        raise LoadError(f"the tokenizer of '{source.folder.name}' could not be loaded ({described(error)})") from error
 
 
 def _weigh_later(folder: Path, identity: Manifest) -> Callable[[], Manifest]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -44,37 +44,75 @@ def unknown_of(holders: Holders) -> list[str]:
     return [name for name, holder in holders.items() if not isinstance(holder, HoldsTensors)]
 
 
+class _Weight(NamedTuple):
+    """The logical bytes of a part, and those of each storage by its address."""
+
+    logical: int
+    storages: dict[int, int]
+
+
 def num_bytes(parts: Mapping[str, Iterable[torch.Tensor]]) -> dict[str, Any]:
     """Return the logical bytes of each part, and the deduplicated and incremental ones of all."""
-    logical = {
-        part: sum(tensor.numel() * tensor.element_size() for tensor in tensors) for part, tensors in parts.items()
-    }
+    return _sums({part: _weigh(tensors) for part, tensors in parts.items()})
+
+
+class Ledger:
+    """Accounts of what a target and its drafters hold, taken whenever one is asked for.
+
+    Weights are weighed once, and stay: to walk a model takes longer than everything else in an account.
+    """
+
+    def __init__(self, holders: Holders) -> None:
+        self._holders = holders
+        self._weights: dict[str, _Weight] = {}
+
+    def account(self) -> dict[str, Any]:
+        """Return what ``num_bytes`` does of what holders tell now, who is unknown, and the peak of the process.
+
+        Raises nothing: a drafter that fails to tell is unknown.
+        """
+        parts: dict[str, _Weight] = {}
+        unknown = []
+        for name, holder in self._holders.items():
+            try:
+                parts |= self._told(name, holder)
+            except Exception:
+                unknown.append(name)
+        return {**_sums(parts), "unknown": unknown, "process": max_resident()}
+
+    def _told(self, name: str, holder: Target | Drafter) -> dict[str, _Weight]:
+        if not isinstance(holder, HoldsTensors):
+            raise TypeError(f"{type(holder).__name__} does not tell what it holds")
+        return {
+            f"{name} {part}": self._remembered(name, tensors) if part == "weights" else _weigh(tensors)
+            for part, tensors in holder.tensors().items()
+        }
+
+    def _remembered(self, name: str, tensors: Iterable[torch.Tensor]) -> _Weight:
+        if name not in self._weights:
+            self._weights[name] = _weigh(tensors)
+        return self._weights[name]
+
+
+def _weigh(tensors: Iterable[torch.Tensor]) -> _Weight:
+    logical, storages = 0, {}
+    for tensor in tensors:
+        logical += tensor.nbytes
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return _Weight(logical, storages)
+
+
+def _sums(parts: Mapping[str, _Weight]) -> dict[str, Any]:
     storages: dict[int, int] = {}
     plain: dict[int, int] = {}
-    for part, tensors in parts.items():
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-            if part.startswith("target "):
-                plain[storage.data_ptr()] = storage.nbytes()
+    for part, weight in parts.items():
+        storages |= weight.storages
+        if part.startswith("target "):
+            plain |= weight.storages
     total = sum(storages.values())
+    logical = {part: weight.logical for part, weight in parts.items()}
     return {"logical": logical, "deduplicated": total, "incremental": total - sum(plain.values())}
-
-
-def account(holders: Holders) -> dict[str, Any]:
-    """Return what ``num_bytes`` does of what holders tell now, who is unknown, and the peak of the process.
-
-    Raises nothing: a drafter that fails to tell is unknown.
-    """
-    parts: dict[str, list[torch.Tensor]] = {}
-    unknown = []
-    for name, holder in holders.items():
-        try:
-            parts |= tensors_of({name: holder})
-            unknown += unknown_of({name: holder})
-        except Exception:
-            unknown.append(name)
-    return {**num_bytes(parts), "unknown": unknown, "process": max_resident()}
 
 
 def max_resident() -> int:

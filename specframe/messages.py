@@ -60,9 +60,11 @@ class Channel:
 
         Raises ``TimeoutError``, ``EOFError`` or ``ConnectionError`` at the end, and ``WorkerError`` for a frame that is none.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        start, left_s = time.monotonic(), timeout_s
         while (frame := self._take_frame()) is None:
-            self._socket.settimeout(None if until is None else max(0.0, until - time.monotonic()))
+            if left_s is not None and left_s < 0:  # a message in many pieces is as late as one that does not come
+                raise TimeoutError("timed out")
+            self._socket.settimeout(left_s)
             try:
                 data = self._socket.recv(_CHUNK_BYTES)
             except BlockingIOError:  # what a socket with a timeout of 0 raises
@@ -70,6 +72,8 @@ class Channel:
             if not data:
                 raise EOFError("the other side closed the connection")
             self._buffer += data
+            if timeout_s is not None:
+                left_s = start + timeout_s - time.monotonic()
         return parse(frame)
 
     def _take_frame(self) -> bytes | None:

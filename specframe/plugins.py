@@ -17,7 +17,7 @@ import attrs
 import pluggy
 
 from specframe import hookspecs
-from specframe.errors import InvalidStrategy, PluginError, UnknownName
+from specframe.errors import InvalidStrategy, PluginError, UnknownName, described
 from specframe.grammar import Grammar
 from specframe.proposal import Drafter, Needs, TargetFacts
 
@@ -98,11 +98,11 @@ class Plugins:
                     f"{kind} '{name}' is disabled ({plugin}); remove it from {DISABLE_VARIABLE} or 'disable'"
                 )
             if plugin.name == name and plugin.error is not None:
-                raise PluginError(f"{plugin} is broken: {_reason(plugin.error)}") from plugin.error
+                raise PluginError(f"{plugin} is broken: {described(plugin.error)}") from plugin.error
         unknown = UnknownName(kind, name, {known for plugin in self.all for known in entries(plugin)})
         for plugin in self.all:  # what the name may be one of
             if plugin.error is not None:
-                unknown.add_note(f"{plugin} is broken: {_reason(plugin.error)}")
+                unknown.add_note(f"{plugin} is broken: {described(plugin.error)}")
             elif plugin.is_disabled:
                 unknown.add_note(f"{plugin} is disabled")
         raise unknown
@@ -135,13 +135,15 @@ def load_only(name: str, distribution: str) -> Plugins:
 
 
 def _load_one(point: EntryPoint, blocked: set[str]) -> Plugin:
-    plugin = Plugin(point.name, _distribution(point), point.dist.version if point.dist else "unknown")
+    plugin = Plugin(point.name, _distribution(point), _told(point, "version") or "unknown")
     if blocked & {"all", plugin.name, plugin.distribution}:
         plugin.is_disabled = True
         return plugin
     try:
         _register(plugin, point.load())
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is kept, and told when it is named
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a stranger's module raises is kept, and told when it is named
         plugin.error = error
         plugin.drafters.clear()
         plugin.grammars.clear()
@@ -199,8 +201,12 @@ def _check_entry(plugin: Plugin, kind: str, name: str, api: int, known: Mapping[
 
 
 def _distribution(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "unknown distribution"
+    return _told(point, "name") or "unknown distribution"
 
 
-def _reason(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}"
+def _told(point: EntryPoint, attribute: str) -> str | None:
+    """Return what a distribution says about itself; nothing where it was half removed, or is damaged."""
+    try:
+        return getattr(point.dist, attribute) if point.dist else None
+    except Exception:
+        return None

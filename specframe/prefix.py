@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from specframe.errors import GrammarError
+from specframe.errors import GrammarError, described
 from specframe.grammar import Grammar, State
 
 
@@ -114,4 +114,4 @@ def _blamed_on_grammar() -> Iterator[None]:
     except (GrammarError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in an extension module too
-        raise GrammarError(f"the grammar failed ({type(error).__name__}: {error})") from error
+        raise GrammarError(f"the grammar failed ({described(error)})") from error

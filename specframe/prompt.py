@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specframe.errors import InvalidRequest, TargetError
+from specframe.errors import InvalidRequest, TargetError, described
 from specframe.proposal import TargetFacts
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def _render(messages: Sequence[Any], facts: TargetFacts) -> tuple[int, ...]:
     try:
         rendered = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
     except Exception as error:  # a template is a program of the model's author
-        raise InvalidRequest(
-            "prompt", "must fit the model's chat template", f"{type(error).__name__}: {error}"
-        ) from error
+        raise InvalidRequest("prompt", "must fit the model's chat template", described(error)) from error
     return _tokenize(tokenizer, rendered, add_special_tokens=False)
 
 
@@ -85,7 +83,7 @@ def _tokenize(tokenizer: Any, text: str, **options: bool) -> tuple[int, ...]:
     try:
         return tuple(tokenizer(text, **options)["input_ids"])
     except Exception as error:
-        raise TargetError(f"the tokenizer failed on the prompt ({type(error).__name__}: {error})") from error
+        raise TargetError(f"the tokenizer failed on the prompt ({described(error)})") from error
 
 
 def _brief(value: Any) -> str:

@@ -6,6 +6,7 @@ models nor drafters.
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import re
 import secrets
@@ -16,6 +17,7 @@ from typing import Any
 
 import attrs
 
+from specframe import errors
 from specframe._version import __version__
 from specframe.errors import GenerationError
 from specframe.machine import hardware_class, runtime_versions
@@ -25,6 +27,7 @@ from specframe.manifest.identity import Manifest, plain
 from specframe.manifest.source import Source
 from specframe.plugins import Plugins
 from specframe.receipt import (
+    MOST,
     NONE,
     PARTS,
     REGISTERED,
@@ -46,6 +49,9 @@ from specframe.stats import finite
 from specframe.strategy import Strategy
 
 _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9 .,+()_-]")
+_BUILD = re.compile(
+    r"\+(?!(cpu|cu[0-9]+|rocm[0-9.]+|xpu)$).*"
+)  # of a version that somebody built, and named as he liked
 
 
 class Identities:
@@ -136,7 +142,7 @@ class Provenance:
         nonce = nonce or secrets.token_hex(16)
         request, identity = trace.request, self.identities.target
         records = [_relabelled(record, self.labels) for record in trace.records]
-        stats = summarise(records, emit_s=trace.emit_s)
+        stats = summarise(records, emit_s=_seconds(trace.emit_s))
         proposals = [record.num_accepted for record in records if record.num_proposed]
         shares = [share for record in records for share in record.drafters]
         key = _key(nonce, request)
@@ -153,7 +159,7 @@ class Provenance:
             ),
             drafters={self.labels[name]: self._artifact(name) for name in self.labels},
             hardware=_words(hardware_class()),
-            runtime=_words({"specframe": __version__, **runtime_versions()}),
+            runtime=_words({"specframe": __version__, **_public(runtime_versions())}),
             seed=Seed(request.seed, None, request.sample),
             num_prompt=len(request.prompt_ids),
             max_new_tokens=request.budget,
@@ -228,12 +234,23 @@ def failure_code(error: BaseException) -> str:
     """Return the kind of a failure: the name of an exception of ours or of Python's; others have names of strangers."""
     if isinstance(error, GenerationError) and error.__cause__ is not None:
         error = error.__cause__
-    kind = type(error)
-    return kind.__name__ if kind.__module__ in ("builtins", "specframe.errors") else "Other"
+    name = type(error).__name__
+    return name if type(error) in (vars(builtins).get(name), vars(errors).get(name)) else "Other"
 
 
 def _relabelled(record: RoundRecord, labels: Mapping[str, str]) -> RoundRecord:
-    return record._replace(drafters=tuple(share._replace(name=labels[share.name]) for share in record.drafters))
+    """Return a record with drafters by label, and no seconds that a receipt cannot hold."""
+    shares = (
+        share._replace(name=labels[share.name], propose_s=_seconds(share.propose_s), seconds=_seconds(share.seconds))
+        for share in record.drafters
+    )
+    phases: dict[str, Any] = {name: _seconds(getattr(record, name)) for name in record._fields if name.endswith("_s")}
+    return record._replace(drafters=tuple(shares), **phases)
+
+
+def _seconds(told: float) -> float:
+    """Return seconds, none where the clock was set back or told no number."""
+    return told if 0 <= told < MOST else 0.0
 
 
 def _histogram(values: Sequence[int]) -> tuple[int, ...]:
@@ -281,6 +298,11 @@ def _rounds(records: Iterable[RoundRecord], token_ids: Sequence[int], key: str) 
             check=round_check(key, start, token_ids[start:end]),
         )
         start = end
+
+
+def _public(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return versions without the names of builds, but for those that torch publishes."""
+    return {name: _BUILD.sub("", text) for name, text in versions.items()}
 
 
 def _words(told: Mapping[str, str]) -> dict[str, str]:

@@ -32,7 +32,8 @@ EXACTNESS = ("bitwise", "token-exact", "distribution-exact")
 PARTS = ("weights", "cache", "other")
 """What a receipt tells of the parts that a target or drafter holds."""
 _CHECK_DIGITS = 16
-_MOST = 2**63
+MOST = 2**63
+"""What every number in a receipt is below."""
 _REMAKE = "make another one with 'specframe generate --receipt'"
 # What the caller wrote; a digest of it confirms a guess, so a coarse receipt holds none.
 _OF_THE_CALLER = ("scheduler_policy", "sampling_policy", "grammar", "stops", "prompt", "output")
@@ -77,7 +78,7 @@ def _table_of(keys: re.Pattern[str], values: Any) -> Any:
 def _numbers(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Check that a number, or each of a tuple, is one that a run can have."""
     for number in value if isinstance(value, tuple) else (value,):
-        if number is not None and not 0 <= number < _MOST:
+        if number is not None and not 0 <= number < MOST:
             raise ValueError(f"'{attribute.name}' must be in [0, 2**63) (got {number!r})")
 
 
@@ -323,9 +324,8 @@ def from_plain(data: Any, where: str) -> Receipt:
     if not isinstance(version, int) or isinstance(version, bool):
         raise InvalidReceipt(f"{where} is not a receipt: it has no 'receipt_version'; {_REMAKE}")
     if version != VERSION:
-        raise InvalidReceipt(
-            f"{where} has version {version}; this specframe reads version {VERSION}: upgrade specframe"
-        )
+        way_out = "upgrade specframe" if version > VERSION else _REMAKE
+        raise InvalidReceipt(f"{where} has version {version}; this specframe reads version {VERSION}: {way_out}")
     stated, data = data.get("digest"), {key: value for key, value in data.items() if key != "digest"}
     try:
         is_whole = stated == _digest(data)

@@ -250,6 +250,8 @@ class WorkerDrafter:
             while (answer := read_answer(channel.receive(timeout_s=max(0.0, until - time.monotonic())))).tag != tag:
                 if answer.tag > tag:
                     raise WorkerError("it answered what was not asked")
+                if time.monotonic() > until:  # a flood of old answers is no answer
+                    raise TimeoutError
         except TimeoutError:
             self._drop()
             raise OverBudget(

@@ -19,6 +19,7 @@ from specframe.errors import (
     PluginError,
     SpecframeError,
     UnknownName,
+    described,
 )
 from specframe.manifest.collector import collect, strings_of
 from specframe.manifest.file import read
@@ -286,5 +287,5 @@ def _make(name: str, use: DrafterUse, plugins: Plugins, target: Target) -> Draft
     except SpecframeError:
         raise
     except Exception as error:
-        cause = f"{type(error).__name__}: {error}"
+        cause = described(error)
         raise PluginError(f"drafter '{use.use}' of {entry.plugin} could not be made: {cause}") from error

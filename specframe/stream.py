@@ -5,19 +5,19 @@ Knows generations from outside, one step at a time.
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import attrs
 
 from specframe.cancel import Ending
-from specframe.errors import EngineBusy, GenerationError, SpecframeError, StreamNotFinished
+from specframe.errors import EngineBusy, GenerationError, InvalidReceipt, SpecframeError, StreamNotFinished, described
 from specframe.generation import Generation, Piece
 from specframe.provenance import Trace, failure_code
 from specframe.receipt import Receipt
@@ -49,15 +49,51 @@ class Result:
     records: tuple[RoundRecord, ...] = attrs.field(repr=False)
     events: tuple[Event, ...] = ()
     log_probs: tuple[float, ...] | None = attrs.field(default=None, repr=False)
-    _make_receipt: Callable[[], Receipt] = attrs.field(kw_only=True, repr=False, eq=False)
+    _receipt: LazyReceipt = attrs.field(kw_only=True, repr=False, eq=False)
 
     @property
     def receipt(self) -> Receipt:
         """What the generation did, without what it said; made when first asked for, which weighs the model's files once.
 
-        Raises ``IncompatibleManifest`` where they have changed since they were loaded.
+        Raises ``IncompatibleManifest`` where they have changed since they were loaded, and ``InvalidReceipt`` where the result
+        was passed to another process before it was asked for.
         """
-        return self._make_receipt()
+        return self._receipt.get()
+
+
+class LazyReceipt:
+    """The receipt of a run, made by ``keep`` of its trace when it is first asked for; then it is always that one.
+
+    Another process gets what was made: to make one takes the engine.
+    """
+
+    def __init__(self, keep: Callable[[Trace], Receipt], trace: Trace) -> None:
+        self._make: Callable[[], Receipt] | None = lambda: keep(trace)
+        self._made: Receipt | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Receipt:
+        """Return the receipt."""
+        with self._lock:
+            if self._made is None:
+                if self._make is None:
+                    raise InvalidReceipt(
+                        "this result was passed on without its receipt; ask for it where the engine is, before"
+                    )
+                self._made = self._make()
+            return self._made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyReceipt:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _passed_on, (self._made,)
+
+
+def _passed_on(made: Receipt | None) -> LazyReceipt:
+    receipt = LazyReceipt.__new__(LazyReceipt)
+    receipt._make, receipt._made, receipt._lock = None, made, threading.Lock()
+    return receipt
 
 
 _POLL_S = 0.02  # between two looks at whether it is the turn of a call that may end while it waits
@@ -76,10 +112,11 @@ class Hold:
 
         Raises ``EngineBusy`` where waiting for it would never end, and for a call that ends before its turn comes.
         """
-        if self._lock.locked() and self._owner is not None:
-            if self._owner == _here():
+        owner = self._owner  # once: another thread may give the target back between two looks
+        if self._lock.locked() and owner is not None:
+            if owner == _here():
                 raise EngineBusy("this thread has an open stream on the target; read it to its end or close it first")
-            if self._owner[0] != os.getpid():
+            if owner[0] != os.getpid():
                 raise EngineBusy(
                     "this process was forked while a generation ran on the target; fork between generations, or load the "
                     "model in the new process"
@@ -105,12 +142,16 @@ def _here() -> tuple[int, int]:
     return os.getpid(), threading.get_ident()
 
 
-_holds: WeakKeyDictionary[Target, Hold] = WeakKeyDictionary()
+_holds: dict[int, Hold] = {}  # by identity: a target may be equal to another one, or have no hash
 
 
 def hold_of(target: Target) -> Hold:
     """Return the hold of a target."""
-    return _holds.setdefault(target, Hold())
+    new = Hold()
+    hold = _holds.setdefault(id(target), new)
+    if hold is new:
+        weakref.finalize(target, _holds.pop, id(target))
+    return hold
 
 
 @attrs.define
@@ -121,7 +162,7 @@ class _Progress:
     has_begun: bool = False
     is_closed: bool = False
     result: Result | None = None
-    make_receipt: Callable[[], Receipt] | None = None
+    receipt: LazyReceipt | None = None
 
     @property
     def early(self) -> str | None:
@@ -168,11 +209,11 @@ class Stream(Iterator[Piece]):
     @property
     def receipt(self) -> Receipt:
         """The receipt of the generation, also of one that failed. Raises ``StreamNotFinished`` before its end."""
-        if self._progress.make_receipt is None:
+        if self._progress.receipt is None:
             raise StreamNotFinished(
                 "the stream has no receipt yet; read it to its end, or close it after its first piece"
             )
-        return self._progress.make_receipt()
+        return self._progress.receipt.get()
 
     def close(self) -> None:
         """End the generation and free the target; nothing more is emitted."""
@@ -218,9 +259,8 @@ def _generate(
             failure = failure_code(error)
             raise
         finally:
-            make_receipt = functools.cache(functools.partial(keep, _trace(generation, failure, progress.early)))
-            progress.make_receipt = make_receipt
-        progress.result, held = _finish(generation, progress.early, make_receipt)
+            receipt = progress.receipt = LazyReceipt(keep, _trace(generation, failure, progress.early))
+        progress.result, held = _finish(generation, progress.early, receipt)
     if held and not progress.is_closed:
         yield Piece(held, ())
 
@@ -256,7 +296,7 @@ def _end_besides(generation: Generation, cause: BaseException) -> None:
 
 def _told(error: Exception) -> str:
     """Return an error's message, with its type where the message is not written by this project."""
-    return str(error) if isinstance(error, SpecframeError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, SpecframeError) else described(error)
 
 
 def _trace(generation: Generation, failure: str | None, early: str | None) -> Trace:
@@ -275,7 +315,7 @@ def _trace(generation: Generation, failure: str | None, early: str | None) -> Tr
     )
 
 
-def _finish(generation: Generation, early: str | None, make_receipt: Callable[[], Receipt]) -> tuple[Result, str]:
+def _finish(generation: Generation, early: str | None, receipt: LazyReceipt) -> tuple[Result, str]:
     """Return the result of a generation that is over, and the text in it that no piece had."""
     request, stopper = generation.request, generation.stopper
     stopper.end(early or "cancelled")  # changes nothing where it has ended already
@@ -293,6 +333,6 @@ def _finish(generation: Generation, early: str | None, make_receipt: Callable[[]
         records=tuple(generation.records),
         events=generation.events,
         log_probs=tuple(generation.log_probs) if request.log_probs else None,
-        make_receipt=make_receipt,
+        receipt=receipt,
     )
     return result, held

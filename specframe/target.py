@@ -130,6 +130,12 @@ class Target(Protocol):
         Raises ``UnsupportedModel`` for a contract that is asked for by name and that the model cannot keep.
         """
 
+    def row_costs(self) -> Sequence[float]:
+        """Return what a forward of 1, 2, ... rows as they come costs over one of a single row, measured if it must be.
+
+        As far as is worth knowing, two or more of them; empty where it is not known. Asked for by adaptive lengths only.
+        """
+
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TargetSession:
         """Start a session; ``max_tokens`` is the longest sequence that it may hold, prompt included, for reservation.
 

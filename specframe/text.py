@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specframe.errors import TargetError
+from specframe.errors import TargetError, described
 
 _SPACE_MARK = "\u2581"  # sentencepiece's visible space
 
@@ -63,7 +63,7 @@ class TokenBytes:
         try:
             return ask(token)
         except Exception as error:
-            raise TargetError(f"the tokenizer failed on id {token} ({type(error).__name__}: {error})") from error
+            raise TargetError(f"the tokenizer failed on id {token} ({described(error)})") from error
 
     def _alone(self, token: int) -> bytes:
         return str(self._tokenizer.decode([token], clean_up_tokenization_spaces=False)).encode()

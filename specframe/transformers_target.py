@@ -6,9 +6,11 @@ caller's model, configuration and generation configuration are never changed.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +20,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specframe.attention import AttentionSwap
 from specframe.cache import TransactionalCache
-from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel
-from specframe.kernel import circumstances, grant
+from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel, described
+from specframe.kernel import circumstances, grant, row_costs
 from specframe.proposal import TargetFacts
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
 from specframe.views import Loans, ModelViews
@@ -49,6 +51,7 @@ class TransformersTarget:
         self.loans = Loans()
         self._prompt_row: tuple[tuple[int, ...], torch.Tensor] | None = None
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._row_costs: dict[tuple[Any, ...], tuple[float, ...]] = {}
         self._cache_made_by: tuple[Any, ...] = ()
         self._process_id = os.getpid()
         vocab_size, dtype, device = _shape_of(model)
@@ -66,17 +69,18 @@ class TransformersTarget:
         """Return what a drafter that declared ``names`` may read of the model's weights."""
         return ModelViews(self.model, names, self.loans)
 
-    def tensors(self) -> dict[str, list[torch.Tensor]]:
+    def tensors(self) -> dict[str, Iterable[torch.Tensor]]:
         """Return the weights, a tied one as often as it is used, and the cache's buffers."""
-        weights = [
-            *self.model.named_parameters(remove_duplicate=False),
-            *self.model.named_buffers(remove_duplicate=False),
-        ]
         layers: Sequence[Any] = self.cache.layers
         return {
-            "weights": [tensor for _, tensor in weights],
+            "weights": self._weights(),
             "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],
         }
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        # The model's `parameters()` leaves a tied weight out the second time.
+        yield from (weight for _, weight in self.model.named_parameters(remove_duplicate=False))
+        yield from (buffer for _, buffer in self.model.named_buffers(remove_duplicate=False))
 
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""
@@ -90,12 +94,24 @@ class TransformersTarget:
             self._kernels[key] = grant(self, wanted)
         return self._kernels[key]
 
+    def row_costs(self) -> tuple[float, ...]:
+        """Return what a forward of 1 to 16 rows costs over one of a single row; measured once for model, machine and dtype."""
+        key = circumstances(self)
+        if key not in self._row_costs:
+            self._row_costs[key] = row_costs(self)
+        return self._row_costs[key]
+
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TransformersSession:
         """Start a session that may hold ``max_tokens`` tokens; what another kernel cached is forgotten.
 
         One that is still open was interrupted before it could be closed: it is ended.
         """
         check_evaluating(self.model)
+        if not self.is_current():
+            raise TargetError(
+                "the model was cast, moved or resized after this target was made, whose facts and cache are another model's; "
+                "make the target and its engine again"
+            )
         self._check_process()
         self.cache.abandon()
         made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
@@ -124,7 +140,7 @@ class TransformersTarget:
 
     def forward(self, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
         """Run the model on ids after the cache and return the logits of the last ``num_rows``, ``[num_rows, vocab]``."""
-        return self.run(torch.tensor([ids], device=self.model.device), self.cache, num_rows)[0, -num_rows:]
+        return self.run(torch.tensor([ids], device=self.facts.device), self.cache, num_rows)[0, -num_rows:]
 
     def rows(self, ids: torch.Tensor, cache: Cache) -> torch.Tensor:
         """Run the model on ``[batch, length]`` ids after a cache and return each one's last logits, ``[batch, vocab]``."""
@@ -216,6 +232,7 @@ class TransformersSession:
                 logits = self._feed(ticket, chunk, num_rows=1, shape=self._kernel.width)
             self._transaction.commit_prefix(len(chunk))
             num_forwards += 1
+        self._check_cached()
         target._prompt_row = (prompt, logits.clone())
         return Verification(logits, num_forwards=num_forwards)
 
@@ -261,12 +278,19 @@ class TransformersSession:
             logits = self._target.forward(padded, num_rows=(shape or num_rows) if num_rows else 1)
         except Exception as error:
             self._transaction.rollback_to(self._cache.num_committed)
-            cause = f"{type(error).__name__}: {error}"
+            cause = described(error)
             raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
         if num_padding:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)
-        end = len(logits) - num_padding
-        return logits[end - num_rows : end] if num_rows else logits[:0]
+        end = logits.shape[0] - num_padding
+        return logits if end == num_rows else logits[end - num_rows : end]
+
+    def _check_cached(self) -> None:
+        if not self._cache.is_followed():
+            raise UnsupportedModel(
+                f"{type(self._target.model).__name__} does not keep in its cache one position for each id that it is given, so "
+                "that nothing can be rolled back; such models are not supported yet"
+            )
 
     def _check_weights(self, ticket: Ticket) -> None:
         written = self._target.loans.written()
@@ -292,14 +316,23 @@ def check_type(kind: type[PreTrainedModel], config: PreTrainedConfig) -> None:
     if config.is_encoder_decoder:
         raise UnsupportedModel(f"{name} is an encoder-decoder model; specframe decodes causal (decoder-only) models")
     is_causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() or kind.can_generate()
-    if not is_causal or getattr(text_config, "is_decoder", None) is False:
+    if not is_causal:
         raise UnsupportedModel(f"{name} is not a causal language model; load it with AutoModelForCausalLM")
+    if getattr(text_config, "is_decoder", None) is False and _looks_ahead(kind, config):
+        raise UnsupportedModel(f"{name} reads what comes after a token too: 'is_decoder' is false in its configuration")
     layer_types = set(getattr(text_config, "layer_types", None) or ())
     if getattr(kind, "_is_stateful", False) or not layer_types <= _REVERSIBLE_LAYERS:
         kinds = ", ".join(sorted(layer_types - _REVERSIBLE_LAYERS)) or "recurrent layers"
         raise UnsupportedModel(
             f"{name} keeps state that cannot be rolled back ({kinds}); such models are not supported yet"
         )
+
+
+def _looks_ahead(kind: type[PreTrainedModel], config: PreTrainedConfig) -> bool:
+    """Whether attention is not causal; GPT-NeoX has ``is_decoder`` in its configuration, false, and never reads it."""
+    with torch.device("meta"):  # the structure only
+        modules = kind(copy.deepcopy(config)).modules()
+    return any(getattr(module, name, None) is False for module in modules for name in ("is_causal", "is_decoder"))
 
 
 def _check_supported(model: PreTrainedModel) -> None:
@@ -323,8 +356,17 @@ def stop_ids_of(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     for source in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
         value = getattr(source, "eos_token_id", None)
         if value is not None:
-            return frozenset(value if isinstance(value, Iterable) else (value,))
+            return _as_ids(value)
     return frozenset()
+
+
+def _as_ids(value: Any) -> frozenset[int]:
+    """Return ids from what ``generate`` takes for them: an id, several, or a tensor of one or several."""
+    ids = value.tolist() if isinstance(value, torch.Tensor) else value
+    try:
+        return frozenset(map(operator.index, ids if isinstance(ids, Iterable) else (ids,)))
+    except TypeError:
+        raise UnsupportedModel(f"the model's 'eos_token_id' must be an id or a list of ids (got {value!r})") from None
 
 
 def context_limit_of(config: Any) -> int | None:

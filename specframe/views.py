@@ -16,8 +16,8 @@ M = TypeVar("M", bound=torch.nn.Module)
 class Loans:
     """The tensors of a model that drafters may read, and whether one was written while a generation ran.
 
-    torch has no read-only tensors, but it counts the writes into one, through whichever alias. The caller's own writes
-    between generations are the caller's business: ``begin`` takes the counts of then.
+    torch has no read-only tensors, but it counts the writes into one, through whichever view of it; not through ``.data`` or
+    numpy. The caller's own writes between generations are the caller's business: ``begin`` takes the counts of then.
     """
 
     def __init__(self) -> None:

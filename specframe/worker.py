@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specframe.errors import DrafterExhausted, ProposalError
+from specframe.errors import DrafterExhausted, ProposalError, described
 from specframe.messages import Channel, Tag
 from specframe.plugins import load_only
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Drawn, Proposal, Round, TargetFacts, lend
@@ -45,12 +45,16 @@ def main() -> None:
 def end_with(life: int) -> None:
     """Let this process group end when the other end of a pipe closes, whatever it is doing.
 
-    The kernel sends SIGIO, whose default is to end a process. A thread that reads the pipe would not do: it needs the
-    interpreter's lock, which a drafter that hangs in an extension module may never give back.
+    The kernel sends SIGIO, whose default is to end a process, or SIGKILL where it can, which nobody may block or ignore. A
+    thread that reads the pipe would not do: it needs the interpreter's lock, which a drafter that hangs in an extension
+    module may never give back.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
     fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([life], [], [], 0)[0]:  # it had closed before
         sys.exit(0)
@@ -63,7 +67,7 @@ def serve(channel: Channel) -> None:
         try:
             desk = Desk(start)
         except BaseException as error:
-            channel.send({"failure": _told(error)})
+            channel.send({"failure": described(error)})
             return
         channel.send({"is_ready": True})
         try:
@@ -149,7 +153,7 @@ class Desk:
                 lend(round, self._name, session.propose, may_draw=False)
         answer = {name: message[name] for name in Tag._fields} | {"ids": proposal.ids}
         if self._failure is not None:  # what was offered before it stays
-            answer |= {"error": _told(self._failure), "is_exhausted": isinstance(self._failure, DrafterExhausted)}
+            answer |= {"error": described(self._failure), "is_exhausted": isinstance(self._failure, DrafterExhausted)}
         return answer
 
     def _current(self, message: Mapping[str, Any]) -> DraftSession | None:
@@ -196,10 +200,6 @@ class _Offers:
 def _policy(fields: Mapping[str, Any]) -> SamplingPolicy:
     """Return a policy from its fields as JSON holds them: pairs have become lists."""
     return SamplingPolicy(**{**fields, "logit_bias": tuple(map(tuple, fields["logit_bias"]))})
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

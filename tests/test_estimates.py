@@ -10,8 +10,8 @@ from specframe.estimates import CostCurve, Survival
 from specframe.records import DrafterShare
 
 
-def curve(samples, prior_slope=0.1):
-    made = CostCurve(prior_slope)
+def curve(samples, prior_slope=0.1, shape=()):
+    made = CostCurve(prior_slope, shape)
     for size, seconds in samples:
         made.add(size, seconds)
     return made
@@ -29,6 +29,32 @@ def test_what_is_not_measured_follows_from_what_is():
     assert [cost(measured, size) for size in (0, 2, 4, 6, 40)] == [2.0, 3.0, 4.0, 5.0, 22.0]
     assert (curve([]).has_base, measured.has_base) == (False, True)
     assert (curve([]).largest, measured.largest) == (0, 4)
+
+
+def test_what_is_known_of_the_shape_gives_the_price_of_every_size():
+    """Prevents sizes from being tried one after the other to learn what a machine is known to do."""
+    shape = (1.0, 1.6, 2.0, 1.4)
+    unpriced, priced = curve([], shape=shape), curve([(3, 2.8), (3, 2.8)], shape=shape)
+    assert (unpriced.is_comparable, unpriced.has_base) == (True, False)
+    assert (priced.is_comparable, priced.has_base) == (True, True)
+    assert [cost(priced, size) for size in (0, 1, 2, 3)] == pytest.approx(
+        [2.0, 3.2, 4.0, 2.8]
+    )  # not the larger the dearer
+    assert cost(priced, 6) == pytest.approx(2.0 * (1.4 + 3 * 0.4 / 3))  # past its end it goes on
+    both = curve([(3, 2.8), (0, 2.2)], shape=shape)
+    assert cost(both, 1) == pytest.approx(1.6 * 2.1)  # the scale is that of all that was measured
+    assert cost(both, 0) == pytest.approx((2.1 + 2.2) / 2)  # its own sample counts as much as the shape
+    for _ in range(7):
+        both.add(0, 2.2)
+    assert 2.19 < cost(both, 0) < 2.2
+
+
+def test_less_than_was_measured_is_expected_to_cost_less():
+    """Prevents a drafter that was priced at one length from being held for equally dear at every shorter one."""
+    measured = curve([(3, 0.4)], prior_slope=0.0)
+    assert [cost(measured, size) for size in (0, 1, 3)] == pytest.approx([0.1, 0.2, 0.4])
+    measured.add(0, 0.3)  # asked, and nothing proposed
+    assert cost(measured, 1) == pytest.approx(0.3 + 0.1 / 3)
 
 
 def test_the_first_call_of_a_size_is_not_believed_when_it_is_dearer_than_expected():

@@ -47,6 +47,26 @@ def test_an_engine_tells_what_its_parts_hold():
     assert tensors_of(held_by)["target cache"] == tensors_of(held_by)["short cache"] == []
 
 
+def test_weights_are_weighed_once(monkeypatch):
+    """To walk a model takes a millisecond, which every request would pay for a receipt that nobody asks for."""
+    model, walked = tiny_model(), []
+    inner = TransformersTarget._weights
+
+    def walk(target):
+        walked.append(target)
+        yield from inner(target)
+
+    monkeypatch.setattr(TransformersTarget, "_weights", walk)
+    engine = Engine(TransformersTarget(model), {"d": drafter(first_layers(model, 1))})
+    accounts = [engine.generate([5, 6, 7], max_new_tokens=count).receipt.memory for count in (2, 60, 2)]
+    assert walked == [engine.target, engine.drafters["d"].network.runner]
+    expected = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+    assert [account.parts["target weights"] for account in accounts] == [expected] * 3
+    caches = [account.parts["target cache"] for account in accounts]
+    assert 0 < caches[0] <= caches[1]
+    assert all(account.incremental > 0 for account in accounts)
+
+
 def test_a_target_that_tells_nothing_is_unknown():
     """A table has no tensors to tell of; the account says so."""
     engine = Engine(random_table(), {"d": drafter(shared_model())})

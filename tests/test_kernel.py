@@ -12,8 +12,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import specframe.kernel
 from specframe import Engine, InvalidStrategy, Strategy, TransformersTarget, UnsupportedModel
-from specframe.errors import CacheError
+from specframe.errors import CacheError, TargetError
 from specframe.kernel import choose_width, rows_are_independent
+from specframe.strategy import Length
 from specframe.target import SINGLE, Kernel, Ticket
 from specframe.testing import Adversary, LogitsDrafter, Oracle, RandomOffers
 
@@ -303,6 +304,60 @@ def test_a_choice_that_cannot_be_kept_is_kept_in_the_process(monkeypatch):
     monkeypatch.setattr(specframe.kernel, "measure_costs", lambda target: next(costs))
     model = long_model("llama", torch.float32)
     assert [engine_on(TransformersTarget(model), kernel="block").kernel.width for _ in range(2)] == [8, 8]
+
+
+def test_what_rows_cost_is_measured_once_and_only_on_a_quiet_machine(monkeypatch):
+    """Prevents lengths from following, for good, what rows cost while the machine did something else."""
+    asked = []
+
+    def measure(dear, disturbance):
+        """Return what rows cost where eight take ``dear``, and every second call ``disturbance`` times as long."""
+
+        def time(cache, sizes, repeats):
+            asked.append(sizes)
+            seconds = {size: dear if size == 8 else 1.0 for size in sizes}
+            return {size: [second, disturbance * second] * 2 for size, second in seconds.items()}
+
+        monkeypatch.setattr(specframe.kernel.ProbeCache, "time", time)
+        return TransformersTarget(model).row_costs()
+
+    model = long_model("llama", torch.float32)
+    for dear, disturbance, expected in ((5.0, 9.0, 5.0), (14.0, 1.0, 8.0), (2.0, 1.0, 2.0), (7.0, 1.0, 2.0)):
+        costs = measure(dear, disturbance)
+        assert (len(costs), costs[0], costs[7]) == (16, 1.0, expected)
+    assert len(asked) == 3  # uneven ones were not kept, nor those that cost more than a row at a time; the next one was
+
+
+def test_row_costs_of_a_model_that_fails_are_unknown():
+    """Prevents a measurement from being a condition: lengths are learned then."""
+
+    class Failing(TransformersTarget):
+        def run(self, ids, cache, num_rows):
+            raise RuntimeError("out of memory")
+
+    target = Failing(long_model("llama", torch.float64))
+    assert target.row_costs() == ()
+    with pytest.raises(TargetError):
+        engine_on(target, kernel="single").generate(PROMPT, max_new_tokens=2)
+
+
+def test_row_costs_are_measured_for_adaptive_lengths_alone():
+    """Prevents plain decoding from waiting for a measurement that nobody reads."""
+
+    class Counting(TransformersTarget):
+        num_asked = 0
+
+        def row_costs(self):
+            self.num_asked += 1
+            return super().row_costs()
+
+    target = Counting(long_model("llama", torch.float32))
+    engine_on(target, kernel="single").generate(PROMPT, max_new_tokens=2)
+    assert target.num_asked == 0
+    engine = Engine(target, {"d": RandomOffers(3)}, strategy=Strategy(length=Length("adaptive", 4)))
+    assert target.num_asked == 1
+    engine.generate(PROMPT, max_new_tokens=2)
+    assert all(cost > 0 for cost in target.row_costs())
 
 
 def test_attention_that_ignores_its_mask_gets_no_padding():

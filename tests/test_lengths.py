@@ -81,9 +81,10 @@ class Scene:
         return (self.num_tokens - 1) / total_s
 
     @cache  # noqa: B019 - scenes live as long as the module
-    def adaptive(self, noise: float = 0.0) -> tuple[float, ...]:
-        """Return the speeds of the adaptive policy, a new one for each seed."""
-        return tuple(self.play(Adaptive(is_flat=False), seed, noise) for seed in SEEDS)
+    def adaptive(self, noise: float = 0.0, *, is_known: bool = False) -> tuple[float, ...]:
+        """Return the speeds of the adaptive policy, a new one for each seed; ``is_known``: it knows what rows cost."""
+        costs = [self.verify_s(k) for k in range(16)] if is_known else []
+        return tuple(self.play(Adaptive(is_flat=False, row_costs=costs), seed, noise) for seed in SEEDS)
 
     def fixed(self, length: int) -> float:
         """Return the mean speed of a fixed length."""
@@ -118,6 +119,10 @@ def float32(k):
     return known[low] + (known[high] - known[low]) * ((k - low) / (high - low) if high > low else 0.0)
 
 
+MATRIX_UNITS = (1.0, 1.64, 1.97, 1.48, 1.38, 1.39, 1.65, 1.46, 1.65, 1.6, 1.58, 1.57, 1.63, 1.7, 1.72, 1.74)
+"""The same on another processor, whose kernels for two and three rows are poor: costs of 1, 2, ... rows."""
+
+
 def at(chance):
     return lambda emitted, position: chance
 
@@ -136,24 +141,27 @@ SCENES = {
     "parallel heads": Scene(at(0.75), ask_s=0.3),
     "right at first, wrong further on": Scene(lambda emitted, position: 0.9 if position < 3 else 0.1, token_s=0.1),
     "a steep forward": Scene(at(0.7), token_s=0.05, verify_s=lambda k: 1.0 + 0.6 * k),
+    "copies where few rows are dear": Scene(at(0.8), ask_s=0.01, verify_s=lambda k: MATRIX_UNITS[k]),
     "copies in stretches": Scene(lambda emitted, position: 0.98 if emitted % 100 < 40 else 0.05, verify_s=float32),
 }
 
 
+@pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("scene", SCENES)
-def test_never_noticeably_slower_than_plain_decoding(scene):
+def test_never_noticeably_slower_than_plain_decoding(scene, is_known):
     """Prevents speculation from costing more than it brings: at least 0.97 of plain, also where a draft is never right."""
-    assert min(SCENES[scene].adaptive()) >= 0.97
+    assert min(SCENES[scene].adaptive(is_known=is_known)) >= 0.97
 
 
+@pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("scene", SCENES)
-def test_close_to_the_best_fixed_length(scene):
+def test_close_to_the_best_fixed_length(scene, is_known):
     """Prevents a policy that is safe because it does nothing: 0.94 of the best fixed length, which nobody knows beforehand.
 
     What is lacking is what learning costs in 256 tokens. Negative control: a policy that never drafts is far below it.
     """
     best = max(SCENES[scene].fixed(length) for length in (0, 1, 2, 3, 4, 6, 8))
-    assert mean(SCENES[scene].adaptive()) >= 0.94 * best
+    assert mean(SCENES[scene].adaptive(is_known=is_known)) >= 0.94 * best
     if best > 1.3:
         assert SCENES[scene].fixed(0) < 0.8 * best
 
@@ -314,7 +322,7 @@ def test_nothing_is_kept_for_the_next_request():
     engine = machine.engine(ScriptedDrafter(machine, scene.chance, token_s=scene.token_s), length=ADAPTIVE)
     first, second = (engine.generate([0], max_new_tokens=80) for _ in range(2))
     assert limits(first) == limits(second)
-    assert first.length_policy == "adaptive/1"
+    assert first.length_policy == "adaptive/2"
 
 
 def test_the_first_decisions():
@@ -323,13 +331,25 @@ def test_the_first_decisions():
     policy.learn(record(0, 0, 50.0, 0, round_id=0))  # the prefill is no round
     assert policy.limit("d", [], 8) == 0
     policy.learn(record(0, 0, 1.0, 0))
-    assert policy.limit("d", [], 8) == 1
-    policy.learn(record(1, 1, 1.05, 1, propose_s=9.0))  # with a prefill of its own
-    assert policy.limit("d", [], 8) == 1
+    assert policy.limit("d", [], 8) == 3
+    policy.learn(record(3, 3, 1.15, 3, propose_s=9.0))  # with a prefill of its own
+    assert policy.limit("d", [], 8) == 3
     for _ in range(3):
-        policy.learn(record(2, 2, 1.1, 2, propose_s=0.02))
-    assert policy.limit("d", [], 8) == 4  # at most twice what was priced
-    assert policy.limit("new", ["d"] * 3, 5) == 1
+        policy.learn(record(3, 3, 1.15, 3, propose_s=0.03))
+    assert policy.limit("d", [], 8) == 6  # at most twice what was priced
+    assert policy.limit("new", ["d"] * 3, 5) == 3
+
+
+def test_where_row_costs_are_known_no_round_is_given_to_learn_them():
+    """Prevents a short answer from being over before its drafter is asked; and lengths that cost more than longer ones."""
+    policy = Adaptive(is_flat=False, row_costs=MATRIX_UNITS)
+    assert policy.limit("d", [], 15) == 3
+    for _ in range(2):
+        policy.learn(record(3, 3, 1.48, 3, propose_s=0.01))
+    assert 4 <= policy.limit("d", [], 15) <= 6
+    assert policy.limit("d", [], 1) == 0  # two rows cost 1.64 here
+    flat = Adaptive(is_flat=True, row_costs=MATRIX_UNITS)  # what a block costs is not what its rows cost as they come
+    assert flat.limit("d", [], 1) == 1
 
 
 def test_a_fixed_length_is_all_the_room():

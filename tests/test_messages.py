@@ -173,6 +173,26 @@ def test_nobody_waits_longer_than_was_said(ends):
         Channel(left).send({"text": "x" * 10_000_000}, timeout_s=0.01)
 
 
+def test_a_message_without_an_end_is_not_waited_for(ends):
+    """There is always something to read of it, so that no single look times out."""
+    left, right = ends
+
+    def pour():
+        with contextlib.suppress(OSError):
+            left.sendall(struct.pack(">I", 2**31))
+            while True:
+                left.sendall(bytes(65536))
+
+    thread = threading.Thread(target=pour)
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError):
+            Channel(right).receive(timeout_s=0.1)
+    finally:
+        right.close()
+        thread.join()
+
+
 def test_the_end_is_told(ends):
     """A reader that waits is woken by the other side's death."""
     left, right = ends

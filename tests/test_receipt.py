@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from fractions import Fraction
@@ -19,7 +20,7 @@ from specframe import Engine, GenerationError, InvalidReceipt, InvalidRequest, R
 from specframe.manifest.digest import canonical, sampling_digest
 from specframe.receipt import NONE, UNKNOWN, WITHHELD, from_plain
 from specframe.stats import plain
-from specframe.testing import Faulty, Oracle, RandomOffers, TableTarget
+from specframe.testing import Fault, Faulty, Oracle, RandomOffers, TableTarget, failing
 
 PROMPT = [1, 2]
 TEXT = random_table().greedy(PROMPT, 64)
@@ -57,6 +58,37 @@ def test_seconds_are_those_of_the_records():
     assert timing.warm_mean_s == pytest.approx(sum(seconds[2:]) / timing.num_warm)
     assert min(seconds[2:]) <= timing.warm_median_s <= timing.warm_p90_s <= max(seconds[2:])
     assert result.receipt.stats.seconds == result.stats.seconds
+
+
+@pytest.mark.parametrize(
+    "tell", [lambda tick: -tick, lambda tick: float("nan"), lambda tick: float("inf"), lambda tick: tick % 3]
+)
+def test_a_clock_that_is_wrong_costs_no_receipt(tell):
+    """One that is set back while a request runs, or breaks, tells no seconds; all else is as ever."""
+    ticks = map(float, itertools.count())
+    engine = Engine(random_table(), {"mine": Oracle(TEXT)}, clock=lambda: tell(next(ticks)))
+    receipt = engine.generate(PROMPT, max_new_tokens=8).receipt
+    assert Receipt.from_json(receipt.to_json()) == receipt
+    assert receipt.stats.num_tokens == 8
+    assert min(receipt.stats.seconds.values()) >= 0
+
+
+def test_a_budget_without_end_is_one_that_a_file_can_hold():
+    """Some say ``10**30`` where they mean for ever."""
+    stream = engine_on(random_table()).stream(PROMPT, max_new_tokens=10**30, deadline_s=10**400)
+    next(stream)
+    stream.close()
+    assert stream.receipt.max_new_tokens == 2**63 - 1
+
+
+def test_a_failure_of_a_strangers_kind_has_no_name():
+    """Whatever module it says that it is of."""
+    stranger = type("AliceError", (RuntimeError,), {"__module__": "builtins"})
+    table = random_table()
+    stream = engine_on(failing(table, Fault("verify_linear", stranger()))).stream(PROMPT, max_new_tokens=8)
+    with pytest.raises(GenerationError):
+        list(stream)
+    assert stream.receipt.failure == "Other"
 
 
 def test_a_run_without_a_round_has_a_receipt():
@@ -133,7 +165,7 @@ def test_events_are_codes():
     assert [event.code for event in stream.receipt.events] == ["context-limit"]
 
 
-def failing(after):
+def failing_after(after):
     """Return a table whose forward fails in the context of an id."""
 
     def row(ids):
@@ -147,7 +179,7 @@ def failing(after):
 @pytest.mark.parametrize(("after", "error", "num_rounds"), [(2, TargetError, 0), (5, GenerationError, 3)])
 def test_a_run_that_failed_has_a_receipt_too(after, error, num_rounds):
     """Who looks for the cause of a failure has more use for a receipt than who has the text."""
-    stream = engine_on(failing(after)).stream(PROMPT, max_new_tokens=8)
+    stream = engine_on(failing_after(after)).stream(PROMPT, max_new_tokens=8)
     with pytest.raises(StreamNotFinished, match="no receipt yet"):
         _ = stream.receipt
     with pytest.raises(error):
@@ -241,6 +273,7 @@ def test_a_commitment_is_to_the_seed():
         (lambda text: "[" * 100_000, "not whole JSON"),
         (lambda text: text.replace('"receipt_version": 1', '"receipt_version": true'), "not a receipt"),
         (lambda text: text.replace('"receipt_version": 1', '"receipt_version": 2'), "version 2; .* upgrade specframe"),
+        (lambda text: text.replace('"receipt_version": 1', '"receipt_version": 0'), "version 0; .* make another one"),
         (lambda text: text.replace('"num_prompt": 2', '"num_prompt": 3'), "was changed or cut off"),
         (lambda text: text.replace('"num_prompt": 2', '"num_prompt": NaN'), "NaN is no number of JSON"),
         (lambda text: text.replace('"num_prompt": 2', '"num_prompt": ' + "9" * 5000), "not whole JSON"),

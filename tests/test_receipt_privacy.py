@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models import engine_on, random_table
 
-from specframe import DrafterExhausted, Engine, Strategy, pure
+from specframe import DrafterExhausted, Engine, Strategy, machine, pure
 from specframe.plugins import Plugins
 from specframe.receipt_commands import _lines, _rounds
 from specframe.target import Kernel
@@ -119,6 +119,7 @@ def test_no_text_and_no_name_is_in_a_receipt(salt, temperature, fails, is_statef
     monkeypatch.setattr(platform, "node", lambda: place("node"))
     monkeypatch.setattr(socket, "gethostname", lambda: place("hostname"))
     monkeypatch.setattr(getpass, "getuser", lambda: place("getuser"))
+    monkeypatch.setattr(machine, "version", lambda name: f"1.2.3+{place('build')}")
     prompt = place("prompt")
     target = speaking(place, prompt)
     error = type(place("class"), (ValueError,), {})(place("message"))

@@ -217,7 +217,7 @@ def test_a_failure_between_proposals_is_told_with_the_next(engines, method, tmp_
 
 
 DEATHS = ("exit", "kill", "close_connection", "garbage", "too_long", "future", "bad_answer")
-HANGS = ("sleep", "spin", "stop", "lock", "half")
+HANGS = ("sleep", "spin", "stop", "lock", "deaf", "half", "flood")
 
 
 @pytest.mark.parametrize("fault", [*DEATHS, *HANGS])
@@ -573,9 +573,9 @@ def ask():
 """
 
 
-@pytest.mark.parametrize("fault", ["none", "spin", "lock", "child"])
+@pytest.mark.parametrize("fault", ["none", "spin", "lock", "deaf", "child"])
 def test_no_worker_outlives_a_killed_parent(tmp_path, installed, fault, monkeypatch):
-    """Idle, waiting, computing, or in an extension module that holds the interpreter's lock: the kernel ends it."""
+    """Idle, computing, in an extension module that holds the interpreter's lock, deaf to signals: the kernel ends it."""
     child = tmp_path / "child"
     monkeypatch.setenv("CHILD_FILE", str(child))
     path = tmp_path / "notes"

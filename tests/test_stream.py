@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import attrs
 import pytest
 import torch
 from models import engine_on, random_table, tiny_model
@@ -13,13 +19,15 @@ from specframe import (
     Engine,
     GenerationError,
     GrammarError,
+    InvalidReceipt,
     InvalidRequest,
     StreamNotFinished,
     TargetError,
     TransformersTarget,
     pure,
 )
-from specframe.testing import Oracle, RandomOffers, RecordedSession, TableTarget
+from specframe.stream import Hold
+from specframe.testing import Fault, Oracle, RandomOffers, RecordedSession, TableTarget, failing
 
 
 def test_a_closed_stream_keeps_what_was_emitted():
@@ -88,6 +96,33 @@ def test_a_stream_may_move_between_threads():
     assert moved.wait(5)
     assert len(engine.generate([1, 2], max_new_tokens=3).token_ids) == 3  # waits for the stream's end
     thread.join(5)
+
+
+def test_a_target_that_is_given_back_between_two_looks_is_free():
+    """Another thread may end its generation at any line of one that finds out whose turn it is."""
+
+    class Ending(Hold):
+        """A hold whose owner is another thread when it is first looked at, and nobody from then on."""
+
+        looks = 0
+
+        @property
+        def _owner(self):
+            self.looks += 1
+            if self.looks > 1:
+                self._lock.release() if self._lock.locked() else None
+                return None
+            return os.getpid(), -1
+
+        @_owner.setter
+        def _owner(self, owner):
+            pass
+
+    hold = Ending()
+    hold._lock.acquire()
+    threading.Timer(0.05, lambda: hold._owner).start()
+    with hold.taken():
+        pass
 
 
 def test_engines_on_one_target_take_turns():
@@ -309,3 +344,73 @@ def test_a_target_failure_before_the_first_token_is_its_own_error():
     """Nothing was emitted, so there is nothing to carry."""
     with pytest.raises(TargetError, match="logits processor FailsAfter failed"):
         engine_on(random_table()).generate([1, 2], processors=[pure(FailsAfter(0))])
+
+
+def test_a_result_passes_between_processes():
+    """A pool's process hands its result over, and with it the receipt if that was asked for."""
+    engine = engine_on(random_table(), Oracle([1, 2]))
+    result = engine.generate([1, 2], max_new_tokens=4)
+    passed = pickle.loads(pickle.dumps(result))
+    assert passed == result
+    with pytest.raises(InvalidReceipt, match="passed on without its receipt; ask for it where the engine is, before"):
+        _ = passed.receipt
+    receipt = result.receipt
+    passed = pickle.loads(pickle.dumps(result))
+    assert passed.receipt == receipt
+    assert pickle.loads(pickle.dumps(passed)).receipt == receipt
+    assert copy.deepcopy(result).receipt is receipt
+    error = pickle.loads(pickle.dumps(GenerationError("failed", token_ids=[1], text="a", results=[result])))
+    assert error.results == (result,)
+
+
+def test_a_receipt_is_one_from_whatever_thread_it_is_asked():
+    """Two nonces of one run would be two runs."""
+    result = engine_on(random_table()).generate([1, 2], max_new_tokens=4)
+    inner, inside = result._receipt._make, threading.Barrier(4)
+
+    def slow():
+        time.sleep(0.05)
+        return inner()
+
+    result._receipt._make = slow
+
+    def ask(_):
+        inside.wait(5)
+        return result.receipt
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(map(id, pool.map(ask, range(4))))) == 1
+
+
+def test_a_target_is_itself_and_not_what_it_equals():
+    """A target that is a data class has no hash, or that of an equal one; each has its own turn."""
+
+    @attrs.define
+    class Wrapped:
+        inner: TableTarget = attrs.field(eq=False)
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    one, other = (Engine(Wrapped(random_table())) for _ in range(2))
+    assert one.target == other.target
+    stream = one.stream([1, 2], max_new_tokens=4)
+    next(stream)
+    assert other.generate([1, 2], max_new_tokens=4).token_ids == tuple(random_table().greedy([1, 2], 4))
+    assert list(stream)
+
+
+class Unreadable(Exception):
+    """An error whose message cannot be made, as one that reads an attribute which its constructor did not set."""
+
+    def __str__(self):
+        return self.nothing
+
+
+def test_an_error_without_a_message_loses_no_token():
+    """What was emitted is carried by the error, whatever the cause says about itself."""
+    engine = engine_on(failing(random_table(), Fault("verify_linear", Unreadable(), at_call=1)))
+    with pytest.raises(GenerationError, match="Unreadable, whose message cannot be read") as caught:
+        engine.generate([1, 2], max_new_tokens=8)
+    assert caught.value.token_ids == tuple(random_table().greedy([1, 2], 8))[:2]
+    assert isinstance(caught.value.__cause__, Unreadable)

@@ -81,6 +81,20 @@ def spin(round):
     while True:
         pass
 
+def be_deaf(round):
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except (OSError, ValueError):  # some are the C library's own
+            pass
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    spin(round)
+
+def flood(round):
+    data = frame(request=0, sequence=0, epoch=0, ids=[]) * 2000
+    while True:
+        os.write(int(sys.argv[1]), data)
+
 def leave_a_child(round):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid, file=open(os.environ["CHILD_FILE"], "w"), flush=True)
@@ -105,6 +119,8 @@ FAULTS = {
     "nap": lambda round: time.sleep(0.3),
     "spin": spin,
     "lock": lambda round: re.match("(a+)+$", "a" * 64 + "b"),  # never gives the interpreter's lock back
+    "deaf": be_deaf,
+    "flood": flood,
     "child": leave_a_child,
     "bad_id": lambda round: round.offer(10**9),
     "draw": lambda round: round.draw([0.0]),

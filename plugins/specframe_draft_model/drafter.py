@@ -13,7 +13,7 @@ import torch
 from specframe import DrafterExhausted, ProposalError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specframe import Commit, DraftRequest, Round
     from specframe_draft_model.network import Network
@@ -38,7 +38,7 @@ class DraftModel:
         """Start a session; the prompt comes with the first commit."""
         return DraftModelSession(self.network, self.options, request.facts.vocab_size)
 
-    def tensors(self) -> Mapping[str, Sequence[torch.Tensor]]:
+    def tensors(self) -> Mapping[str, Iterable[torch.Tensor]]:
         """Return the network's weights, borrowed ones too, and its cache; see ``specframe.HoldsTensors``."""
         return self.network.runner.tensors()
 

@@ -25,7 +25,7 @@ from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import core_workload
 from specframe.loading import load_target
 from specframe.prompt import encode
-from specframe.strategy import Strategy
+from specframe.strategy import Strategy, shipped
 from specframe.transformers_target import TransformersTarget
 
 MOST_DRIFT = 0.02
@@ -34,10 +34,13 @@ LIBRARY_SETTINGS: dict[str, dict[str, int]] = {
     "library lookup 3, ngram 2": {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2},
     "library lookup 4, ngram 2": {"prompt_lookup_num_tokens": 4, "max_matching_ngram_size": 2},
     "library lookup 10, ngram 2": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2},
+    "library lookup 7, ngram 2": {"prompt_lookup_num_tokens": 7, "max_matching_ngram_size": 2},
 }
 OWN_SETTINGS: dict[str, Strategy] = {
-    f"lookup {max_tokens}, ngram {min_ngram} to 4": lookup_strategy(max_tokens, min_ngram=min_ngram)
-    for max_tokens, min_ngram in ((7, 2), (15, 2), (15, 1))
+    "lookup 15, ngram 2 to 4, trust": lookup_strategy(15),
+    "lookup 7, ngram 2 to 4": lookup_strategy(7, length="fixed"),
+    "lookup 15, ngram 2 to 4": lookup_strategy(15, length="fixed"),
+    "the shipped strategy, adaptive": Strategy.from_toml(shipped()["prompt_lookup"]),
 }
 
 

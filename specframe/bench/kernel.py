@@ -104,6 +104,9 @@ def calls(
         "lookup 7, block:8": own(lookup_strategy(7), "block:8"),
         "lookup 7, block:16": own(lookup_strategy(7), "block:16"),
         "lookup 15, block:16": own(lookup_strategy(15), "block:16"),
+        "lookup 3 from 1, block:4": own(lookup_strategy(3, min_ngram=1, length="fixed"), "block:4"),
+        "lookup 7 from 1, block:8": own(lookup_strategy(7, min_ngram=1, length="fixed"), "block:8"),
+        "lookup 15 from 1, block:16": own(lookup_strategy(15, min_ngram=1, length="fixed"), "block:16"),
         "draft 3, block:4": own(Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:4"),
         "draft 3, block:8": own(Strategy(name="draft", length=Length(max_tokens=3), drafters=DRAFT), "block:8"),
     }

@@ -103,6 +103,10 @@ class TableTarget:
             return SINGLE
         return Kernel(int(wanted.partition(":")[2] or 8), is_certified=True)
 
+    def row_costs(self) -> Sequence[float]:
+        """Return nothing: what a table costs says nothing of a model."""
+        return ()
+
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TableSession:
         """Start a session; one that is still open is replaced, and its tickets are stale."""
         if self._session is not None:

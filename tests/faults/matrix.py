@@ -6,6 +6,7 @@ A case puts one fault into a scene. What must come of it is not written here but
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -54,7 +55,9 @@ from specframe.testing import (
 
 CRASH = "device lost"
 PASSING = ("table", "transformers")
-A_ROUND = range(3, 20)  # the clock is read 7 times in the prefill's round, and up to 13 times in another
+A_ROUND = range(
+    3, 25
+)  # the clock is read 7 times in the prefill's round, and 17 times in the next, which opens drafters
 
 
 class Case(NamedTuple):
@@ -406,6 +409,7 @@ def in_worker(fault: str, budget_ms: float) -> Callable[[Scene, Any], None]:
 
 case(DRAFTER, "is killed in its worker", "propose raised WorkerError", kinds=["table"])(in_worker("kill", 20_000))
 case(DRAFTER, "hangs in its worker", "longer than its budget", kinds=["table"])(in_worker("sleep", 2000))
+case(DRAFTER, "floods its worker's connection", "longer than its budget", kinds=["table"])(in_worker("flood", 2000))
 
 
 # --- The target --------------------------------------------------------------------------------------------------------
@@ -933,6 +937,25 @@ def _(scene, place):
                 over.set()
             assert found.result(60).ids == scene.full.token_ids
         return Seen((), error=EngineBusy(message), is_beside=True)
+
+    scene.observe = observe
+
+
+@case(AROUND, "the disk is full when the receipt is written", "No space left on device")
+def _(scene, place):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def observe(engine):
+        seen, file = read(scene.open(engine)), Path("run.json")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder_of(scene))
+            file.write_text("an older one")
+            patch.setattr(os, "fsync", full)
+            error = asked(lambda: seen.result.receipt.write(file)).error
+            assert file.read_text() == "an older one"
+            assert list(Path().iterdir()) == [file]
+        return seen._replace(result=None, error=error, is_beside=True)
 
     scene.observe = observe
 

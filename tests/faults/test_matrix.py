@@ -12,7 +12,15 @@ import pytest
 from matrix import CASES, Case
 from scenes import EARLY, SAMPLINGS, Row, Scene, Seen, emitted, names_its_cause, sees
 
-from specframe import GenerationError, Result, SpecframeError, TargetError
+from specframe import (
+    GenerationError,
+    IncompatibleManifest,
+    Receipt,
+    Result,
+    SpecframeError,
+    StreamNotFinished,
+    TargetError,
+)
 
 STORED = Path(__file__).parents[2] / "docs" / "results" / "failures.json"
 
@@ -73,6 +81,7 @@ def happen(case: Case, scene: Scene, place: Any) -> Row:
             assert_told(seen, full, case.cause)
         elif seen.result is not None:
             assert_result(seen, full, case.cause)
+        assert_receipt(scene, seen)
         if scene.is_spoilt:
             with pytest.raises(TargetError, match=case.cause):
                 scene.again(engine)
@@ -89,6 +98,23 @@ def assert_told(seen: Seen, full: Result, cause: str) -> None:
         assert isinstance(seen.error, GenerationError)
         assert seen.error.token_ids == seen.ids
         assert full.text.startswith(seen.error.text)
+
+
+def assert_receipt(scene: Scene, seen: Seen) -> None:
+    """Assert that a run has a receipt however it ended, of as many tokens as its reader got."""
+    if scene.stream is None:  # nobody holds it any more
+        return
+    try:
+        receipt = scene.stream.receipt
+    except StreamNotFinished:
+        assert not seen.ids  # nothing was begun
+        return
+    except IncompatibleManifest:  # the files that it would tell of are other ones now
+        return
+    assert Receipt.from_json(receipt.to_json()) == receipt
+    assert receipt.stats.num_tokens == len(seen.ids) or seen.is_beside
+    has_failed = seen.error is not None and not seen.is_beside
+    assert (receipt.failure is not None) == (receipt.finish_reason == "failed") == has_failed
 
 
 def assert_result(seen: Seen, full: Result, cause: str | None) -> None:
