@@ -74,7 +74,7 @@ def _all_are(kind: type[Any]) -> Any:
 class Length:
     """How many tokens a round may propose.
 
-    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``); ``max_tokens``:
+    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay); ``max_tokens``:
     at most so many.
     """
 
