@@ -48,6 +48,7 @@ exactness: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
+	$(BIN)/python -m specframe.bench.adaptive -o docs/results/adaptive.json
 	$(BIN)/python -m specframe.bench.grammar -o docs/results/grammar.json
 	$(BIN)/python -m specframe.bench.kernel -o docs/results/kernel.json
 	$(BIN)/python -m specframe.bench.worker -o docs/results/worker.json

@@ -6,6 +6,7 @@ What an option means is read from the docstring of its class, where each stands 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import typer
 import specframe
 import specframe.testing
 from specframe import hookspecs, plugins, request, strategy
+from specframe.bench import gates
 from specframe.cli import app
 from specframe.manifest import RULES
 from specframe.manifest.rules import KINDS
@@ -47,6 +49,18 @@ def strategy_keys() -> str:
             if names not in nested
         ),
     )
+
+
+def shipped_strategies() -> str:
+    """Return the strategies that come with specframe; what each is for stands at the top of its file."""
+    rows = []
+    for name, file in strategy.shipped().items():
+        lines = file.read_text(encoding="utf-8").splitlines()
+        told = " ".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
+        found = strategy.Strategy.from_toml(file)
+        drafters = ", ".join(f"`{use.use}`" for use in found.drafters)
+        rows.append([f"`{name}`", drafters, f"`{found.length.policy}`, at most {found.length.max_tokens}", told])
+    return _table(["name", "drafters", "tokens a round", "what it is for"], rows)
 
 
 def drafter_options() -> str:
@@ -117,8 +131,20 @@ def rules() -> str:
     return _table(["rule", "field", "drafters", "severity", "reason", "remedy"], rows)
 
 
+def default_gates() -> str:
+    """Return the gates of a comparison, with why each is where it is."""
+    return _table(
+        ["metric", "which is", "must be", "otherwise", "why"],
+        (
+            [f"`{gate.metric}`", gates.METRICS[gate.metric], gate.bound, gate.otherwise, gate.reason]
+            for gate in gates.DEFAULT_GATES
+        ),
+    )
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "command_line": command_line,
+    "default_gates": default_gates,
     "drafter_contract": drafter_contract,
     "drafter_options": drafter_options,
     "grammar_contract": grammar_contract,
@@ -126,6 +152,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "public_names": public_names,
     "request_arguments": request_arguments,
     "rules": rules,
+    "shipped_strategies": shipped_strategies,
     "strategy_keys": strategy_keys,
     "target_contract": target_contract,
 }
@@ -201,7 +228,8 @@ def _fields(kind: type[Any]) -> list[str]:
         defaults = {name: kind._field_defaults.get(name, attrs.NOTHING) for name in kind._fields}
     else:
         return []
-    annotations = kind.__annotations__
+    # A named tuple keeps what it was declared with as a reference to be looked up.
+    annotations = {name: getattr(told, "__forward_arg__", told) for name, told in kind.__annotations__.items()}
     return [
         f"{name}: {annotations[name]}" + ("" if default is attrs.NOTHING else f" = {default!r}")
         for name, default in defaults.items()
@@ -224,7 +252,7 @@ def _markdown(text: str) -> str:
 
 
 def _commands(command: Any, context: Any) -> Iterable[str]:
-    groups: Mapping[str, Any] = getattr(command, "commands", {})
+    groups = command.list_commands(context) if hasattr(command, "commands") else []
     yield f"{'##' if context.parent is None or groups or context.parent.parent is None else '###'} `{context.command_path}`"
     yield _cell(command.help or "", is_prose=True)
     yield f"`{' '.join([context.command_path, *command.collect_usage_pieces(context)])}`"
@@ -236,7 +264,8 @@ def _commands(command: Any, context: Any) -> Iterable[str]:
             by_panel.setdefault(panel, []).append([f"`{record[0]}`", record[1]])
     for panel, rows in by_panel.items():
         yield _table([panel.lower() if panel in ("Arguments", "Options") else panel, "meaning"], rows)
-    for name, inner in groups.items():
+    for name in groups:
+        inner = command.commands[name]
         yield from _commands(inner, typer.Context(inner, info_name=name, parent=context))
 
 

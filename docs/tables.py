@@ -38,6 +38,20 @@ def core(results: dict[str, Any]) -> Iterable[list[Any]]:
         yield [arm, *figures, kinds["all"]["matched"]]
 
 
+def adaptive(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time of adaptive prompt lookup over transformers' plain decoding, and over plain decoding by stratum."""
+    dtypes = ("float32", "bfloat16")
+    yield ["time of adaptive prompt lookup over", *(f"{dtype}, `{results[dtype]['kernel']}`" for dtype in dtypes)]
+    told = {"all": "transformers' plain decoding, the core's prompts"}
+    for kind in results["float32"]["adaptive_over_library_plain"]:
+        figures = [results[dtype]["adaptive_over_library_plain"][kind]["total_over_total"] for dtype in dtypes]
+        yield [told.get(kind, f"... {kind}"), *figures]
+    for against, told_of in {"plain": "plain decoding", "best_fixed": "the best fixed length"}.items():
+        for stratum in results["float32"]["adaptive_over_best_fixed"]:
+            kept = [results[dtype][f"adaptive_over_{against}"][stratum]["median_of_ratios"] for dtype in dtypes]
+            yield [f"{told_of}, {stratum.replace('_', ' ')}", *kept]
+
+
 def grammar_speed(results: dict[str, Any]) -> Iterable[list[Any]]:
     """Time under a JSON Schema, over decoding under the same masks."""
     yield ["JSON under a schema, float32", "tokenisation `any`", "tokenisation `canonical`"]
@@ -150,6 +164,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "exactness": ("exactness", exactness),
     "exactness_block": ("exactness_block", exactness_block),
     "core": ("core", core),
+    "adaptive": ("adaptive", adaptive),
     "grammar_speed": ("grammar", grammar_speed),
     "grammar_masks": ("grammar", grammar_masks),
     "kernel_forwards": ("kernel", kernel_forwards),

@@ -34,10 +34,14 @@ SAMPLING = "Sampling (every one is off unless given; without a temperature, gree
 GRAMMAR = "Grammar (at most one of the first four)"
 OUTPUT = "Output"
 INTERRUPTED = 130
+ORDER = ("generate", "plugins", "compare", "new-drafter", "certify", "train-draft", "manifest", "receipt", "doctor")
 
 
 class _Group(TyperGroup):
-    """The commands, with specframe's own errors as one readable line each."""
+    """The commands in the order in which a newcomer meets them, with specframe's own errors as one readable line each."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -170,7 +170,10 @@ class Engine:
         return compare(receipt, stream.receipt, stream.result)
 
     def reset(self) -> None:
-        """Forget everything learned from requests: cached prefixes and the drafters' own state."""
+        """Forget everything learned from requests: cached prefixes and the drafters' own state.
+
+        To be called after the model's weights were changed: what is cached is another model's.
+        """
         with hold_of(self.target).taken(), kept_settings():
             self.target.reset()
             _call_all(drafter.reset for drafter in self.drafters.values())

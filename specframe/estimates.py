@@ -14,23 +14,26 @@ from typing import NamedTuple
 from specframe.records import DrafterShare
 
 _NUM_SAMPLES, _NUM_BELIEVED = 8, 2
+_SHAPE_WEIGHT = 1.0  # in samples, of what a known shape says of a size
 _DECAY = 0.85  # of evidence, for each proposal that follows it
 _PRIOR_ACCEPTANCE = 0.7
 _PRIOR_WEIGHT = 2.0  # in proposals; of the prior, and of what it says of the first position
+_HOPE = 1.0  # more proposals of the prior, which lose weight as real ones do: to begin with, patience
 _NEXT_WEIGHT = 4.0  # of what a position says of the next one
 
 
 class CostCurve:
     """Seconds by size, from few and noisy samples; size 0 is the base.
 
-    A cost is the lower quartile of its last samples, because a disturbed machine only ever makes a call slower. Where
-    something is expected, the first sample of a size may lower it, and only the second may raise it.
+    A cost is the lower quartile of its last samples, because a disturbed machine only ever makes a call slower.
 
-    ``shape``: what the sizes 0, 1, ... cost over size 0, two of them or more, where that is known. What was not measured then
-    follows the shape, on the scale of what was. Without it no size costs more than a larger one; what was not measured lies
-    on a line between its neighbours, goes on at the mean slope, and falls to almost nothing below the least size, so that
-    less is tried; ``prior_slope`` is what to expect of each further unit while one size is known, as a share of its cost, 0
-    for nothing.
+    ``shape``: what the sizes 0, 1, ... cost over size 0, two of them or more, where that is known. A cost then begins as what
+    the shape says, on the scale of all that was measured.
+
+    Without it the first sample of a size may lower what was expected, and only the second may raise it; no size costs more
+    than a larger one; what was not measured lies on a line between its neighbours, goes on at the mean slope, and falls to
+    almost nothing below the least size, so that less is tried. ``prior_slope`` is what to expect of each further unit while
+    one size is known, as a share of its cost, 0 for nothing.
     """
 
     def __init__(self, prior_slope: float, shape: Sequence[float] = ()) -> None:
@@ -77,7 +80,9 @@ class CostCurve:
         scale = sum(scales) / sum(num_samples.values()) if scales else 1.0
         table = [scale * cost for cost in table]
         for size, seconds in self._measured.items():
-            table[size] = seconds if num_samples[size] >= _NUM_BELIEVED else min(seconds, table[size])
+            table[size] = (_SHAPE_WEIGHT * table[size] + num_samples[size] * seconds) / (
+                _SHAPE_WEIGHT + num_samples[size]
+            )
         return table
 
     def _make_table(self, largest: int) -> list[float]:
@@ -111,7 +116,7 @@ class Survival:
     """
 
     def __init__(self) -> None:
-        self._stands, self._reach = _Rates(), _Rates()
+        self._stands, self._reach = _Rates([_HOPE * _PRIOR_ACCEPTANCE], [_HOPE]), _Rates([], [])
         self._num_evaluated = self._num_accepted = 0.0
         self._table: list[Chances] = []
 
@@ -138,9 +143,8 @@ class Survival:
 class _Rates:
     """Hits among trials by position; at a position that is tried again, what is old loses weight."""
 
-    def __init__(self) -> None:
-        self._hits: list[float] = []
-        self._trials: list[float] = []
+    def __init__(self, hits: list[float], trials: list[float]) -> None:
+        self._hits, self._trials = hits, trials
 
     def add(self, num_hits: int, num_trials: int) -> None:
         """Take note that the first positions were tried, and that the first of those were hits."""

@@ -56,8 +56,9 @@ class Adaptive:
 
     ``row_costs``: what a forward over 1, 2, ... rows costs over one of a single row, where that is known; else the first round
     is plain, to know a price to compare with. Under a block kernel (``is_flat``) a forward costs the same for any number of
-    rows. Whatever n is best, a longer one (or the cheapest, where none is best) is tried when what it is expected to lose is
-    at most 1 % of the time since the last trial: a drafter that is off, or held short, can come back.
+    rows, whatever they cost as they come. Whatever n is best, a longer one (or the cheapest, where none is best) is tried
+    when what it is expected to lose is at most 1 % of the time since the last trial: a drafter that is off, or held short,
+    can come back.
 
     Costs are in seconds of this request's own rounds, and only finished ones count, so under residual verification the draws
     of a round never decide its own length.
@@ -67,7 +68,7 @@ class Adaptive:
 
     def __init__(self, *, is_flat: bool, row_costs: Sequence[float] = ()) -> None:
         self._is_flat = is_flat
-        self._verify = CostCurve(_PRIOR_SLOPE, () if is_flat else row_costs)
+        self._verify = CostCurve(_PRIOR_SLOPE, (1.0, 1.0) if is_flat else row_costs)
         self._known: dict[str, _Known] = {}
         self._num_plain, self._num_emitted = 1.0, 1.0  # plain rounds that recent time would pay for, and what it gave
 

@@ -63,12 +63,13 @@ class Features:
 class Needs:
     """What a drafter needs of a target; checked before its factory runs, and before a target that is named loads.
 
-    ``tokenizer``: ``none`` (works on any ids), ``same``, ``reduced`` (a declared subset of the ids, or all of them) or
-    ``bytes``. ``draws``: it calls ``draw`` or ``draw_rows``, which raise for one that does not say so; only one that does
-    not can run in a worker. ``model``: the name of the option that names the drafter's own model, whose manifest is then
-    compared with the target's; None there stands for no model of its own. ``features``: the hidden states that it reads.
-    ``views``: what it may read of the target's weights, ``embeddings``, ``head`` or ``layers``; see ``Views``. ``grammar``:
-    it proposes from the request's grammar, so that without it there is nothing to propose.
+    ``tokenizer``: ``none`` (works on any ids), ``same`` (reads and writes the target's ids as text, by its tokenizer or by a
+    model of its own), ``reduced`` (a declared subset of the ids, or all of them) or ``bytes``. ``draws``: it calls ``draw`` or
+    ``draw_rows``, which raise for one that does not say so; only one that does not can run in a worker. ``model``: the name of
+    the option that names the drafter's own model, whose manifest is then compared with the target's; None there stands for no
+    model of its own. ``features``: the hidden states that it reads. ``views``: what it may read of the target's weights,
+    ``embeddings``, ``head`` or ``layers``; see ``Views``. ``grammar``: it proposes from the request's grammar, so that without
+    it there is nothing to propose.
     """
 
     tokenizer: Literal["none", "same", "reduced", "bytes"] = attrs.field(

@@ -37,15 +37,16 @@ class Arguments(TypedDict, total=False):
     """What ``generate`` and ``stream`` take beside the prompt; every field of ``SamplingPolicy`` stands here by name.
 
     ``max_new_tokens``: the budget, 256 by default; ``stop``: strings that end the output; ``stop_ids``: ids that do,
-    instead of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: ask for them;
-    ``regex``, ``json_schema``, ``choice``, ``lark``, ``grammar``: at most one, to which the whole output is held, a
-    pattern, a schema (an object, or its JSON text), a list of texts, a Lark source, or a ``Grammar`` made by hand;
-    ``grammar_tokenization``: ``any`` (every spelling of the text) or ``canonical`` (forced text is spelled by its canonical
-    tokens alone); ``grammar_after``: a text or an id before which the output is free; ``policy``: all sampling fields at
-    once, instead of single ones; ``criterion``: called with the ids so far, ``[1, length]``, after each emitted token, and
-    ends the output by returning True; ``keep_prefix``: whether later requests may reuse the target's cache, True by
-    default; ``cancel``: a ``CancelToken`` that ends the call, from anywhere; ``deadline_s``: seconds after which it ends,
-    waiting for its turn included. What was emitted until then is the result.
+    instead of the model's own; ``seed``: for sampling, drawn and recorded if not given; ``log_probs``: whether the result
+    has the log-probability of each emitted token; ``regex``: a pattern to which the whole output is held, at most one of
+    these five; ``json_schema``: a schema, as an object or as its JSON text; ``choice``: the texts that it may be; ``lark``: the
+    source of a Lark grammar; ``grammar``: a ``Grammar`` made by hand; ``grammar_tokenization``: ``any`` (every spelling of the
+    text) or ``canonical`` (forced text is spelled by its canonical tokens alone); ``grammar_after``: a text or an id before
+    which the output is free; ``policy``: a ``SamplingPolicy``, instead of its fields one by one; ``criterion``: called with
+    the ids so far, ``[1, length]``, after each emitted token, and ends the output by returning True; ``keep_prefix``: whether
+    later requests may reuse the target's cache, True by default; ``cancel``: a ``CancelToken`` that ends the call, from
+    anywhere; ``deadline_s``: seconds after which it ends, waiting for its turn included. What was emitted until then is the
+    result.
     """
 
     max_new_tokens: int
@@ -53,11 +54,11 @@ class Arguments(TypedDict, total=False):
     stop_ids: Sequence[int] | frozenset[int] | None
     seed: int | None
     log_probs: bool
-    grammar: Grammar | None
     regex: str | None
     json_schema: Mapping[str, Any] | bool | str | None
     choice: Sequence[str] | None
     lark: str | None
+    grammar: Grammar | None
     grammar_tokenization: str
     grammar_after: str | int | None
     policy: SamplingPolicy | None

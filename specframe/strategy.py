@@ -74,7 +74,7 @@ def _all_are(kind: type[Any]) -> Any:
 class Length:
     """How many tokens a round may propose.
 
-    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay, see ``lengths.py``); ``max_tokens``:
+    ``policy``: ``fixed`` (as many as the drafters want) or ``adaptive`` (as many as pay); ``max_tokens``:
     at most so many.
     """
 
@@ -92,8 +92,8 @@ class DrafterUse:
     does not draw.
     """
 
-    use: str
-    options: Mapping[str, Any] = attrs.field(factory=dict)
+    use: str = attrs.field(validator=_is_a(str))
+    options: Mapping[str, Any] = attrs.field(factory=dict, validator=_is_a(Mapping))
     budget_ms: float | None = attrs.field(default=None, validator=_milliseconds)
     worker: bool = attrs.field(default=False, validator=_is_a(bool))
 

@@ -55,6 +55,7 @@ class TableRunner:
     """What a network runs, with rows from a table instead of a forward."""
 
     prefill_chunk = 1024
+    model = SimpleNamespace(get_input_embeddings=lambda: SimpleNamespace(weight=torch.empty(1 << 20, 0)))
 
     def __init__(self, row: Callable[[tuple[int, ...]], Sequence[float]]) -> None:
         self.cache = TransactionalCache(0)

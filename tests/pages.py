@@ -30,6 +30,7 @@ from specframe.resolve import structured_options
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+EXAMPLES = sorted((ROOT / "examples").rglob("README.md"))
 _BLOCK = re.compile(
     r"(?P<parse>^<!-- block: parse -->\n)?^```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
@@ -177,7 +178,7 @@ class Reader:
         return code, printed.getvalue()
 
     def pip(self, arguments: Sequence[str], stdin: str) -> tuple[int, str]:
-        """Install the distribution in this folder by its metadata; of others check what is asked for."""
+        """Install the distribution in this folder by its metadata; of others check what is asked for, `.[...]` being ours."""
         command, *names = [argument for argument in arguments if argument != "--no-deps"]
         assert command == "install"
         if names == ["-e", "."]:
@@ -189,11 +190,14 @@ class Reader:
             points = "".join(f"{name} = {value}\n" for name, value in project["entry-points"]["specframe"].items())
             (info / "entry_points.txt").write_text(f"[specframe]\n{points}", encoding="utf-8")
             return 0, ""
+        if names[:1] == ["-c"]:
+            assert (ROOT / names[1]).is_file()
+            names = names[2:]
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
             "optional-dependencies"
         ]
         for name in names:
-            requirement = Requirement(name)
+            requirement = Requirement(f"specframe{name[1:]}" if name.startswith(".[") else name)
             assert requirement.name != "specframe" or requirement.extras <= extras.keys()
         return 0, ""
 

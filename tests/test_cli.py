@@ -315,7 +315,7 @@ def test_an_error_is_one_readable_line(run: Callable[..., Outcome], engine: Fake
         (
             ("--strategy", "promt_lookup"),
             "unknown strategy 'promt_lookup'; did you mean 'prompt_lookup'? installed: draft_model, grammar, none, "
-            "prompt_lookup",
+            "prompt_lookup, prompt_lookup_block",
         ),
         (
             ("--strategy", "prompt_lookup", "--option", "prompt_lookup.max_ngram=many"),

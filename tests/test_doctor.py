@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,16 @@ def test_a_specframe_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPat
     """On the path alone it has no plugins, and nothing else says why."""
     monkeypatch.setattr(doctor, "DISTRIBUTION", "specframe-that-is-not-there")
     assert any("not installed, so its plugins are not found" in problem for problem in examine()["problems"])
+
+
+def test_graphics_cards_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their memory: what fits on them is half of the questions."""
+    import torch
+
+    card = SimpleNamespace(name="NVIDIA H200", total_memory=140 * 2**30)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    assert examine()["devices"]["cuda"] == ["NVIDIA H200, 140.0 GiB"] * 2
 
 
 def test_kernel_probes_and_caches_are_counted(cache: Path) -> None:

@@ -349,7 +349,7 @@ def test_where_row_costs_are_known_no_round_is_given_to_learn_them():
     assert 4 <= policy.limit("d", [], 15) <= 6
     assert policy.limit("d", [], 1) == 0  # two rows cost 1.64 here
     flat = Adaptive(is_flat=True, row_costs=MATRIX_UNITS)  # what a block costs is not what its rows cost as they come
-    assert flat.limit("d", [], 8) == 0
+    assert flat.limit("d", [], 1) == 1
 
 
 def test_a_fixed_length_is_all_the_room():

@@ -70,7 +70,7 @@ def test_the_metadata_are_this_projects(built: Path) -> None:
     }
     metadata = Parser().parsestr(files["METADATA"])
     assert (metadata["Name"], metadata["Version"]) == ("specframe", __version__)
-    assert {"dev", "grammar"} <= {*metadata.get_all("Provides-Extra")}
+    assert {"dev", "grammar", "report"} <= {*metadata.get_all("Provides-Extra")}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert "licenses/LICENSE" in files
     assert "specframe = specframe.cli:main" in files["entry_points.txt"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import attrs
 import pytest
+from markdown.extensions.toc import slugify
 from models import engine_on, random_table, save_model
-from pages import PAGES, ROOT, Reader, blocks, commands, stand_in
+from pages import EXAMPLES, PAGES, ROOT, Reader, blocks, commands, parse, stand_in
 
 import specframe.testing
 from specframe import demo
@@ -60,11 +62,46 @@ def test_a_part_that_was_changed_by_hand_is_seen(make):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page):
     """A file that moved leaves readers nowhere; links between pages are checked by ``make docs``, those of README here."""
-    text = page.read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    assert dead(page.read_text(encoding="utf-8"), page.parent) == []
+
+
+def dead(text, folder):
+    """Return the links, their anchors, and the files in backquotes that lead nowhere."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#([^)]*))?\)", text)
     named = re.findall(r"`((?:docs|examples|specframe|plugins|manifests|tests)/[\w/.-]+)`", text)
-    for path in [*(page.parent / link for link in links), *(ROOT / name for name in named)]:
-        assert path.exists(), path
+    found = [
+        name for name in [*(folder / link for link, _ in links), *(ROOT / name for name in named)] if not name.exists()
+    ]
+    for link, anchor in links:
+        file = folder / link
+        if anchor and file.exists():
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            found += [] if anchor in {slugify(heading, "-") for heading in headings} else [f"{link}#{anchor}"]
+    return [str(name) for name in found]
+
+
+def test_a_link_that_leads_nowhere_is_seen():
+    """A negative control: a page, an anchor, and a file in backquotes."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(docs/manifests.md#rules)" in text
+    for old, new in (
+        ("docs/manifests.md#rules", "docs/manifest.md"),
+        ("#rules", "#ruls"),
+        ("make docs", "docs/none.md"),
+    ):
+        assert len(dead(text.replace(old, new), ROOT)) == 1, new
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.parent.name)
+def test_what_an_example_says_is_right(page):
+    """Its commands are known to the command line, its files are there; that its distribution works is its own test's."""
+    text = page.read_text(encoding="utf-8")
+    assert dead(text, page.parent) == []
+    for command in (command for block in blocks(text) for command in commands(block.text)):
+        program, *arguments = shlex.split(command.line, comments=True)
+        assert program in ("pip", "pytest", "specframe")
+        if program == "specframe":
+            parse(arguments)
 
 
 @pytest.fixture(scope="session")
@@ -183,6 +220,31 @@ def test_every_page_is_in_the_site(site):
     assert {page.stem for page in DOCS.glob("*.md")} <= {page.parent.name for page in site.glob("*/index.html")} | {
         "index"
     }
+    listed = re.findall(r"\w+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md")), (
+        "a page in two places has one of them in doubt"
+    )
+
+
+def test_a_site_that_is_not_whole_is_not_built(tmp_path):
+    """A negative control: with a dead link, a dead anchor or a page outside the navigation ``make docs`` fails."""
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+    from mkdocs.exceptions import Abort
+
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    config = {"docs_dir": str(docs), "site_dir": str(tmp_path / "site"), "nav": [{"Home": "index.md"}], "strict": True}
+    for text, other in (("[x](none.md)", None), ("[x](#none)", None), ("fine", "lost.md"), ("fine", None)):
+        (docs / "index.md").write_text(f"# Home\n\n{text}\n")
+        if other is not None:
+            (docs / other).write_text("# Lost\n")
+        if text == "fine" and other is None:
+            (docs / "lost.md").unlink()
+            build(load_config(str(ROOT / "mkdocs.yml"), **config))
+        else:
+            with pytest.raises(Abort):
+                build(load_config(str(ROOT / "mkdocs.yml"), **config))
 
 
 def test_the_site_asks_nothing_of_the_net(site):

@@ -13,7 +13,7 @@ import torch
 from specframe import DrafterExhausted, ProposalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specframe import Commit, DraftRequest, Round
     from specframe_draft_model.network import Network
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 class DraftContextExceeded(DrafterExhausted):
     """The text is longer than the draft's context, and the options do not let it see only the end."""
+
+
+class DraftVocabularyExceeded(DrafterExhausted):
+    """The text has an id that the draft's embeddings lack, such as one of the target's padding."""
 
 
 class DraftModel:
@@ -65,13 +69,16 @@ class DraftModelSession:
     def propose(self, round: Round) -> None:
         """Draw tokens while there is room, the draft is confident, and its context takes them.
 
-        Raises ``DraftContextExceeded`` where the text is too long for the draft.
+        Raises ``DraftContextExceeded`` where the text is too long for the draft, and ``DraftVocabularyExceeded`` where the
+        draft cannot read it.
         """
         network = self._network
         if not self._fits(len(round.context)):
             return
         lacking = round.context[network.end :]
         for _ in range(round.room if self._options.max_tokens is None else min(round.room, self._options.max_tokens)):
+            if not self._reads(lacking):
+                return
             row = network.feed(lacking)
             # Decided by the row before the draw: to drop a token for what it is would bias the output.
             if self._options.min_confidence and _likeliest(row[self._columns]) < self._options.min_confidence:
@@ -116,6 +123,19 @@ class DraftModelSession:
             return False
         network.restart(start)
         return True
+
+    def _reads(self, ids: Sequence[int]) -> bool:
+        """Tell whether the draft has embeddings for what comes behind its cache; a lookup beyond them ends a device's process.
+
+        An id that is only proposed may yet be refused, and ends nothing.
+        """
+        num_ids = self._network.num_embeddings
+        position = next((self._network.end + index for index, token in enumerate(ids) if token >= num_ids), None)
+        if position is not None and position < self._num_authoritative:
+            raise DraftVocabularyExceeded(
+                f"the draft reads {num_ids} ids, and at position {position} stands another one"
+            )
+        return position is None
 
 
 def _proposable(target_ids: torch.Tensor | None, vocab_size: int) -> torch.Tensor | slice:

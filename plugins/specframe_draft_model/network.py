@@ -6,6 +6,7 @@ Knows ids and rows of logits, and nothing about rounds, laws or the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -15,13 +16,16 @@ from specframe import TransformersTarget
 class Network:
     """A causal language model and the part of a context that its cache stands for, from ``start`` to ``end``.
 
-    ``target_ids``: the target id of every output column, ``[columns]``, -1 for none; None where column i is id i. One owner
-    at a time, between ``take`` and ``give_back``; what is cached then stays for the next.
+    ``target_ids``: the target id of every output column, ``[columns]``, -1 for none; None where column i is id i;
+    ``num_embeddings``: the ids below it are those that the model reads. One owner at a time, between ``take`` and
+    ``give_back``; what is cached then stays for the next.
     """
 
     def __init__(self, runner: TransformersTarget, target_ids: torch.Tensor | None = None) -> None:
         self.runner, self.target_ids = runner, target_ids
         self.start = 0
+        embeddings: Any = runner.model.get_input_embeddings()
+        self.num_embeddings = int(embeddings.weight.shape[0])
         self._cache = runner.cache
 
     @property

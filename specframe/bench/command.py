@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specframe.bench.report.command import report
+from specframe.bench.visible import visible
 from specframe.manifest.commands import AsJson
 
 if TYPE_CHECKING:
@@ -113,7 +114,12 @@ def plan(
     check_writable(output)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in sampling.items() if value is not None}
-    arms = {PLAIN: "none", CONTROL: "none", **_named(arm or [], "arm")}
+    if given == {"temperature": 0}:  # greedy, as everywhere
+        given = {}
+    asked = _named(arm or [], "arm")
+    if taken := asked.keys() & {PLAIN, CONTROL}:
+        raise InvalidRequest("arm", "must leave this name to plain decoding", min(taken), "write NAME=ARM with another")
+    arms = {PLAIN: "none", CONTROL: "none", **asked}
     made = draw_up(
         arms,
         Corpus(tuple(workload or STRATA), None if split == "both" else split, limit),
@@ -175,28 +181,31 @@ def run(
     from specframe.bench.planning import require_unchanged
     from specframe.bench.run import run as run_plan
     from specframe.bench.tables import show
-    from specframe.errors import InvalidRequest
-    from specframe.files import check_writable
+    from specframe.errors import InvalidPlan, InvalidRequest, InvalidResults
 
     if demo == (plan is not None):
         raise InvalidRequest("plan", "must be given, or --demo", str(plan) if plan else None)
     if demo:
         output = output or DEMO_RESULTS
         plan = output.with_suffix(".plan.json")
-        _fix_demo(plan)
+        _check_page(output)
     assert plan is not None
     output = output or plan.with_suffix(".jsonl")
-    check_writable(output)
-    fixed = read_plan(plan)
-    require_unchanged(fixed)
-    with _Teller() as teller:
-        try:
+    _check_results(output, plan)
+    if demo:
+        _fix_demo(plan)
+    try:
+        fixed = read_plan(plan)
+        require_unchanged(fixed)
+        with _Teller() as teller:
             results = run_plan(fixed, output, say=teller)
-        except KeyboardInterrupt:
-            typer.echo(
-                f"interrupted; what is finished is in {output}, and the same command goes on from there", err=True
-            )
-            raise
+    except (InvalidPlan, InvalidResults) as error:
+        if demo:
+            error.add_note(f"to begin the demo anew, delete {plan} and {output}, or name another file with --output")
+        raise
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; what is finished is in {output}, and the same command goes on from there", err=True)
+        raise
     summary = summarise(results)
     if as_json:
         typer.echo(json.dumps(summary.as_data(), ensure_ascii=False))
@@ -209,23 +218,44 @@ def run(
 app.command()(report)
 
 
+def _check_results(output: Path, plan: Path) -> None:
+    """Raise ``InvalidRequest`` where results cannot be written, or read again."""
+    from specframe.errors import InvalidRequest
+    from specframe.files import check_writable
+
+    check_writable(output)
+    if output.exists() and not output.is_file():
+        raise InvalidRequest("output", "must be a regular file, for a run goes on in it", str(output))
+    if output.resolve() == plan.resolve():
+        raise InvalidRequest("output", "must be another file than the plan", str(output), "name one with --output")
+
+
+def _check_page(results: Path) -> None:
+    """Raise ``InvalidRequest`` where the demo's report could not be written, before the minutes of its run."""
+    from specframe.bench.report.write import folder_of
+    from specframe.errors import InvalidRequest
+
+    folder = folder_of(results)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidRequest("output", "must leave its name without the ending to the report's folder", str(folder),
+                             "it is a file; name other results with --output")  # fmt: skip
+
+
 def _fix_demo(file: Path) -> None:
     """Write the built-in plan, unless an interrupted run has done so."""
     from specframe.bench.planning import demo_plan
-    from specframe.files import check_writable
 
     if not file.exists():
-        check_writable(file)
         demo_plan().write(file)
 
 
 def _write_page(results: Path) -> None:
     """Write the demo's report; the packages that it needs may be missing, and the run was good all the same."""
-    from specframe.bench.report.write import write_report
+    from specframe.bench.report.write import folder_of, write_report
     from specframe.errors import MissingPackage
 
     try:
-        page, *_ = write_report(results, results.with_suffix(""))
+        page, *_ = write_report(results, folder_of(results))
     except MissingPackage as error:
         typer.echo(f"no report: {error}", err=True)
     else:
@@ -243,6 +273,8 @@ def _named(given: list[str], option: str, *, needs_name: bool = False) -> dict[s
             value = name
         if not name or not value or (needs_name and not is_named):
             raise InvalidRequest(option, f"must be {'NAME=VALUE' if needs_name else 'a value or NAME=VALUE'}", text)
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise InvalidRequest(option, "must be Unicode text", text)
         if name in named:
             raise InvalidRequest(
                 option, "must not be given twice under one name", name, "write NAME=VALUE with another"
@@ -283,10 +315,11 @@ class _Teller:
 
     def __call__(self, progress: Progress) -> None:
         left = f"about {_duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+        doing = visible(progress.doing)
         if self._console.is_terminal:
             self._bar.update(
                 self._task,
-                description=progress.doing,
+                description=doing,
                 completed=progress.num_done,
                 total=progress.num_all,
                 left=left,
@@ -295,7 +328,7 @@ class _Teller:
         now = time.monotonic() - self._started
         if now - self._told >= _SAY_EVERY_S or progress.num_done == progress.num_all:
             self._told = now
-            told = f"[{_duration(now)}] {progress.num_done}/{progress.num_all} {progress.doing}"
+            told = f"[{_duration(now)}] {progress.num_done}/{progress.num_all} {doing}"
             print(f"{told}, {left}" if left else told, file=sys.stderr, flush=True)
 
 

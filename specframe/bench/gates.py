@@ -11,7 +11,8 @@ from typing import Any
 
 import attrs
 
-NOISE = 0.05  # what an A/A comparison may show
+QUIET = 0.02  # how far from 1 an A/A control may be
+NOISE = 0.05  # what nobody should take for a gain
 PROMOTE, KEEP, DELETE = "promote", "keep experimental", "delete"
 
 
@@ -52,7 +53,7 @@ class Gate:
 METRICS = {
     "matched": "share of requests whose tokens are plain decoding's",
     "distribution": "1 where the certificate of exactness passes, else 0",
-    "failures": "requests that ended with an error",
+    "failures": "requests that ended with an error where plain decoding's did not",
     "speed": "median of per-request times, plain decoding's over the arm's, end to end",
     "speed_low": "lower end of the 95 % confidence interval of `speed`",
     "speed_p10": "the per-request ratio that nine requests in ten exceed",
@@ -60,15 +61,19 @@ METRICS = {
     "peak_bytes": "peak resident bytes over plain decoding's",
     "energy": "energy per token over plain decoding's",
     "break_even": "least output for which the draft pays (N_min) over the median output; of gains beyond the noise alone",
+    "control": "how far from 1 `speed` is for the A/A control, which is plain decoding once more",
 }
 """What each metric is. Ratios are to plain decoding of the same target by the same engine."""
+
+TIMED = frozenset(("speed", "speed_low", "speed_p10", "conversation_speed", "energy", "break_even"))
+"""Metrics that mean nothing where the control is off."""
 
 DEFAULT_GATES = (
     Gate(
         "matched",
         at_least=1.0,
         otherwise=DELETE,
-        reason="greedy mismatches under matched identities are the report's first fault: zero, stop positions included",
+        reason="greedy and coupled decoding promise plain decoding's text: zero mismatches, stop positions included",
         is_optional=True,  # sampling under residual verification gives other texts of the same law
     ),
     Gate("distribution", at_least=1.0, otherwise=DELETE, reason="a biased sampler is no accelerator"),
@@ -77,7 +82,7 @@ DEFAULT_GATES = (
         "speed",
         at_least=0.97,
         otherwise=DELETE,
-        reason="0.95 to 1.01 is what the same arm shows against itself, so below 0.97 in the median is a loss",
+        reason="the control of a quiet run is within 0.02 of 1, so below 0.97 in the median is a loss, not noise",
     ),
     Gate(
         "peak_bytes",
@@ -103,7 +108,7 @@ DEFAULT_GATES = (
         "speed_low",
         at_least=1 + NOISE,
         otherwise=KEEP,
-        reason="a gain that the noise of a machine explains is none: 5 % is what an A/A comparison may show",
+        reason="a gain that noise explains is none, and 5 % is more than twice what a control may show",
     ),
     Gate(
         "speed_p10",
@@ -117,6 +122,12 @@ DEFAULT_GATES = (
         otherwise=KEEP,
         reason="gains from repetition must not be paid for in conversation",
     ),
+    Gate(
+        "control",
+        at_most=QUIET,
+        otherwise=KEEP,
+        reason="an arm that differs from itself tells that the machine was not quiet; then no time decides anything",
+    ),
 )
 
 
@@ -127,15 +138,19 @@ def default_gates(*, is_greedy: bool) -> tuple[Gate, ...]:
 
 @attrs.frozen
 class Verdict:
-    """A decision, and a reason for each gate that did not hold or could not be asked."""
+    """A decision, and a reason for each gate that did not hold or could not be asked.
+
+    ``is_quiet``: False where the A/A control is off, so that what was timed neither promotes nor deletes.
+    """
 
     decision: str
     reasons: tuple[str, ...]
+    is_quiet: bool = True
 
 
 def decide(metrics: Mapping[str, float | None], gates: Sequence[Gate] = DEFAULT_GATES) -> Verdict:
     """Return the verdict over metrics by name; None, or no entry, is a metric that was not measured."""
-    decision, reasons = PROMOTE, []
+    decision, reasons, is_quiet = PROMOTE, [], is_quiet_by(gates, metrics.get("control"))
     for gate in gates:
         value = metrics.get(gate.metric)
         if value is None:
@@ -144,8 +159,14 @@ def decide(metrics: Mapping[str, float | None], gates: Sequence[Gate] = DEFAULT_
                 decision = KEEP if decision == PROMOTE else decision
         elif not gate.holds(value):
             reasons.append(f"{gate.metric} is {value:.4g}, must be {gate.bound} ({gate.reason})")
-            decision = DELETE if DELETE in (decision, gate.otherwise) else KEEP
-    return Verdict(decision, tuple(reasons))
+            otherwise = gate.otherwise if is_quiet or gate.metric not in TIMED else KEEP
+            decision = DELETE if DELETE in (decision, otherwise) else KEEP
+    return Verdict(decision, tuple(reasons), is_quiet)
+
+
+def is_quiet_by(gates: Sequence[Gate], control: float | None) -> bool:
+    """Tell whether gates let a control be so far from 1; those that do not ask for it let it be anywhere."""
+    return control is None or all(gate.holds(control) for gate in gates if gate.metric == "control")
 
 
 def as_data(gates: Sequence[Gate]) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -141,6 +143,13 @@ def measure(
     }
 
 
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it is gone: it would disturb whatever is measured next."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
 def measure_apart(
     model: str,
     spec: str,
@@ -152,15 +161,22 @@ def measure_apart(
 ) -> dict[str, Any]:
     """Measure an arm in a process of its own. Raises ``LoadError`` with what that process said where it fails."""
     command = [sys.executable, "-m", "specframe.bench.memory", "--here", spec, "--model", model]
-    command += ["--max-new-tokens", str(max_new_tokens)]
+    command += ["--max-new-tokens", str(max_new_tokens), "--parent", str(os.getpid())]
     for name, value in (("dtype", dtype), ("device", device), ("kernel", kernel)):
         command += [f"--{name}", value] if value is not None else []
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise LoadError(f"arm '{spec}' could not be measured in a process of its own: {last}")
+        raise LoadError(f"arm '{spec}' could not be measured in a process of its own: {_why(done)}")
     measured: dict[str, Any] = json.loads(done.stdout)
     return measured
+
+
+def _why(done: subprocess.CompletedProcess[str]) -> str:
+    if done.returncode < 0:
+        return (
+            f"it was ended by {signal.Signals(-done.returncode).name}; SIGKILL may be the system's, for want of memory"
+        )
+    return (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -173,8 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     settings = {name: getattr(options, name) for name in ("dtype", "device", "kernel", "max_new_tokens")}
+    if options.parent is not None:
+        threading.Thread(target=_end_with, args=(options.parent,), daemon=True).start()
     if options.here:
         print(json.dumps(measure(options.model, options.arms[0], **settings)))
         return 0

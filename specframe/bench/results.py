@@ -11,8 +11,11 @@ Seconds are wall time, bytes are bytes, energy is in joules. None stands for wha
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +28,7 @@ from specframe.strategy import structure
 
 FORMAT = 1
 PLAIN, ACCEPTED, CORRECTION, EXTRA = "plain", "accepted", "correction", "extra"
+PHASES = ("prefill", "draft", "verify", "decide", "commit", "emit", "other")
 
 
 @attrs.frozen
@@ -120,12 +124,13 @@ class RequestRecord:
       text), empty where an arm does not tell; ``judged``: whether the item's judge accepts ``text``, None without one;
       ``error``: what ended the request early, None for nothing. A failed request counts as no time.
     - Time: ``end_to_end_s``: from the call to its return; ``first_token_s``: until the first tokens were there, of which there
-      were ``num_first``; ``decode_s``: the rest; ``phases``: seconds of prefill, draft, verify, decide, commit and emit, and
-      ``other``, which is all else of ``end_to_end_s``.
+      were ``num_first``; ``decode_s``: the rest; ``phases``: seconds by ``PHASES``, of which ``other`` is all else of
+      ``end_to_end_s``.
     - Counts: ``num_prompt``, ``num_target_calls``, ``num_rounds``; ``positions``: what became of the first, second, ...
       token of a proposal, whoever made it; ``drafters``: each one's own counts, seconds and (entropy in nats, whether
       accepted) pairs; ``rounds``.
-    - What it ran under: ``exactness``, ``kernel``, ``length_policy`` as in ``Result``, None for a reference arm; ``events``.
+    - What it ran under: ``exactness``, ``kernel``, ``length_policy`` as in ``Result``, None for a reference arm; ``events``: a
+      text each, which begins with its code (``records.EVENT_CODES``).
     - ``peak_resident_bytes``: of the process during the request, all arms' models included; ``energy_j``.
     """
 
@@ -163,6 +168,11 @@ class RequestRecord:
     energy_j: float | None = None
 
     @property
+    def event_codes(self) -> set[str]:
+        """What kinds of events there were."""
+        return {event.partition(":")[0] for event in self.events}
+
+    @property
     def key(self) -> tuple[str, int, int]:
         """What tells it from every other of the file: arm, index and repeat."""
         return self.arm, self.index, self.repeat
@@ -185,7 +195,8 @@ _KINDS: dict[str, type[Any]] = {"header": Header, "arm": ArmRecord, "request": R
 def read_results(path: str | Path) -> Results:
     """Read a file of results, without a line that was not finished.
 
-    Raises ``InvalidResults`` for a file that cannot be read, is of another format, or says a thing twice.
+    Raises ``InvalidResults`` for a file that cannot be read, is of another format, says a thing twice, or breaks an identity
+    between its own counters.
     """
     path = Path(path)
     where = f"results '{path.name}'"
@@ -221,7 +232,7 @@ def is_unbegun(path: Path) -> bool:
 
 def _read_line(line: bytes, where: str) -> Header | ArmRecord | RequestRecord:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidResults(f"{where}: is not JSON ({error})") from error
     kind = _KINDS.get(record.pop("line", None)) if isinstance(record, dict) else None
@@ -236,7 +247,79 @@ def _read_line(line: bytes, where: str) -> Header | ArmRecord | RequestRecord:
         structured: Header | ArmRecord | RequestRecord = structure(record, kind, where)
     except InvalidStrategy as error:
         raise InvalidResults(str(error)) from error
+    if broken := next(_broken(structured), None):
+        raise InvalidResults(f"{where}: {broken}")
     return structured
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"it has no {constant}")
+
+
+def _broken(record: Header | ArmRecord | RequestRecord) -> Iterator[str]:
+    """Tell which identities between its fields a line breaks: such a line was not written by a run."""
+    if isinstance(record, ArmRecord):
+        yield from _not_seconds(record, ("target_load_s", "drafters_load_s"))
+        if record.bytes is not None and record.bytes.peak_resident < 1:
+            yield f"'bytes.peak_resident' must be >= 1 (got {record.bytes.peak_resident})"
+    elif isinstance(record, RequestRecord):
+        yield from _not_seconds(record, ("end_to_end_s", "first_token_s", "decode_s"))
+        yield from _broken_output(record)
+        yield from _broken_counts(record)
+
+
+def _not_seconds(record: Any, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and not 0 <= value < math.inf:
+            yield f"'{name}' must be a number of seconds >= 0 (got {value!r})"
+
+
+def _broken_output(record: RequestRecord) -> Iterator[str]:
+    num_tokens = len(record.token_ids)
+    if record.error is None and None in (record.end_to_end_s, record.first_token_s, record.decode_s):
+        yield "a request without an error must have its seconds"
+    if not 0 <= record.num_first <= num_tokens:
+        yield f"'num_first' must be 0 to the number of tokens, {num_tokens} (got {record.num_first})"
+    for name in ("pieces", "origins"):
+        if len(getattr(record, name)) not in (0, num_tokens):
+            yield f"'{name}' must have an entry for each of {num_tokens} tokens, or none"
+    if "".join(record.pieces) != record.text:
+        yield "'pieces' must make up 'text'"
+    for origin in dict.fromkeys(record.origins):
+        if Origin.parse(origin).how not in (PLAIN, ACCEPTED, CORRECTION, EXTRA):
+            yield f"'origins' must hold {PLAIN}, {ACCEPTED}, {CORRECTION} or {EXTRA} (got {origin!r})"
+
+
+def _broken_counts(record: RequestRecord) -> Iterator[str]:
+    rounds, positions, drafters = record.rounds, record.positions, record.drafters.values()
+    columns = attrs.astuple(rounds, recurse=False)
+    if len({len(column) for column in columns}) > 1:
+        yield "the columns of 'rounds' must be equally long"
+    if any(not 0 <= seconds < math.inf for column in columns[2:] for seconds in column):
+        yield "'rounds' must hold numbers of seconds >= 0"
+    if rounds.num_emitted and sum(rounds.num_emitted) != len(record.token_ids):
+        yield "the rounds must have emitted all tokens, and no more"
+    for index, (proposed, decided, evaluated, accepted, kept) in enumerate(map(attrs.astuple, positions)):
+        before = positions[index - 1].num_accepted if index else proposed
+        if not 0 <= kept <= accepted <= evaluated <= min(decided, before) or decided > proposed:
+            yield f"the counts of 'positions[{index}]' must not exceed one another"
+    reached = [
+        sum(count > index for count in rounds.num_proposed) for index in range(max(rounds.num_proposed, default=0))
+    ]
+    if rounds.num_proposed and reached != [one.num_proposed for one in positions]:
+        yield "the rounds must have proposed what 'positions' counts"
+    if record.phases and record.phases.keys() != set(PHASES):
+        yield f"'phases' must have {', '.join(PHASES)}, or nothing"
+    for name in ("num_proposed", "num_evaluated", "num_accepted"):
+        if drafters and sum(getattr(one, name) for one in drafters) != sum(getattr(one, name) for one in positions):
+            yield f"'{name}' of the drafters must make up that of 'positions'"
+    num_kept = sum(one.num_kept for one in positions)
+    origins = Counter(record.origins)
+    if origins and num_kept != sum(count for text, count in origins.items() if Origin.parse(text).how == ACCEPTED):
+        yield "'origins' must hold as many accepted tokens as 'positions' kept"
+    if not all(math.isfinite(entropy) for one in drafters for entropy, _ in one.entropies):
+        yield "entropies must be finite numbers of nats"
 
 
 class ResultWriter:
@@ -266,7 +349,8 @@ class ResultWriter:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            self._file.truncate(self._num_bytes)
+            with suppress(OSError):  # a reader leaves half a line out
+                self._file.truncate(self._num_bytes)
             raise not_written(self._path, error) from error
         self._num_bytes += len(data)
 

@@ -18,6 +18,7 @@ _PLACES = (
     "Skarvik", "Oberlangen", "Port Averil", "Dunmore", "Vadso", "Saltby", "Grenna", "Castelmar", "Tolmin", "Eastwick",
     "Harrow Quay", "Lindau Mill", "Noss", "Ardbeg Cross", "Varna Heights", "Kilbride",
 )  # fmt: skip
+_MOST_WORDS = 1_000_000
 _MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
@@ -28,8 +29,8 @@ def make_text(words: int, seed: int, insert: str | None = None, at: float = 0.5)
 
     Raises ``TypeError`` and ``ValueError`` for arguments that are none.
     """
-    if isinstance(words, bool) or not isinstance(words, int) or words < 1:
-        raise ValueError(f"'words' must be an integer >= 1 (got {words!r})")
+    if isinstance(words, bool) or not isinstance(words, int) or not 1 <= words <= _MOST_WORDS:
+        raise ValueError(f"'words' must be an integer from 1 to {_MOST_WORDS} (got {words!r})")
     if not 0 <= at <= 1:
         raise ValueError(f"'at' must be in [0, 1] (got {at!r})")
     source = random.Random(seed)

@@ -6,6 +6,7 @@ The shipped prompts were written for specframe; Apache-2.0, as the code.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
@@ -39,8 +40,12 @@ STRATA = (
 CONVERSATIONAL = ("chat", "ambiguous", "source_conflict", "current_preference", "memory_distrust")
 """The strata in which somebody talks; what is gained by copying must not be paid for there."""
 
-CORE = "core"
+CORE, ALL = "core", "all strata"
+"""The name of the core's prompts as a source, and what all strata together are called, so that none of them may be."""
+
 SPLITS = ("test", "tune")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
 
@@ -78,17 +83,25 @@ class Corpus:
     limit: int | None = None
 
     def items(self) -> list[WorkItem]:
-        """Return the prompts. Raises ``InvalidWorkload`` for an unknown source, a bad file, or where none is left."""
-        found: list[WorkItem] = []
+        """Return the prompts.
+
+        Raises ``InvalidWorkload`` for an unknown source, a bad file, a prompt that stands twice, or where none is left.
+        """
+        found: dict[str, WorkItem] = {}
         num_of_kind: Counter[str] = Counter()
         for item in (item for source in self.sources for item in _source(source)):
             if self.split not in (None, item.split) or num_of_kind[item.kind] == self.limit:
                 continue
+            if (twin := found.get(item.prompt)) is not None:
+                raise InvalidWorkload(
+                    f"{item.kind} '{item.name}' has the prompt of {twin.kind} '{twin.name}'; twice the same is no further "
+                    "evidence: leave one out, and measure more often by repeats"
+                )
             num_of_kind[item.kind] += 1
-            found.append(item)
+            found[item.prompt] = item
         if not found:
             raise InvalidWorkload(f"no prompt of the split '{self.split}' is in {', '.join(self.sources) or 'nothing'}")
-        return found
+        return list(found.values())
 
 
 def _source(source: str) -> list[WorkItem]:
@@ -176,7 +189,8 @@ def _read_spec_bench(record: Mapping[str, Any], number: int, kind: str) -> WorkI
     turns = record["turns"]
     if not isinstance(turns, list) or not turns:
         raise _BadLine(f"'turns' must be a list of texts with at least one (got {turns!r})")
-    return WorkItem("test", _text(record, "category"), str(record["question_id"]), _checked(turns[0], "turns[0]"))
+    name = _checked(str(record["question_id"]), "question_id")
+    return WorkItem("test", _kind(record, "category"), name, _checked(turns[0], "turns[0]"))
 
 
 def _read_human_eval(record: Mapping[str, Any], number: int, kind: str) -> WorkItem:
@@ -197,7 +211,7 @@ def _read_plain(record: Mapping[str, Any], number: int, kind: str) -> WorkItem:
         if "{text}" not in prompt:
             raise _BadLine("'prompt' must hold {text}, where the text goes")
         prompt = prompt.replace("{text}", long_text)
-    return WorkItem(split, _text(values, "kind"), _text(values, "name"), prompt, _made(Judge, record, "judge"))
+    return WorkItem(split, _kind(values, "kind"), _text(values, "name"), prompt, _made(Judge, record, "judge"))
 
 
 def _made(make: Callable[..., T], record: Mapping[str, Any], key: str) -> T | None:
@@ -224,7 +238,16 @@ def _text(record: Mapping[str, Any], key: str) -> str:
     return _checked(record[key], key)
 
 
+def _kind(record: Mapping[str, Any], key: str) -> str:
+    kind = _text(record, key)
+    if kind == ALL:
+        raise _BadLine(f"'{key}' must not be '{ALL}', which is what all of them together are called")
+    return kind
+
+
 def _checked(value: Any, key: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise _BadLine(f"'{key}' must be a text that is not empty (got {value!r})")
+    if surrogate := _SURROGATE.search(value):
+        raise _BadLine(f"'{key}' must be Unicode text (got the unpaired surrogate {surrogate[0]!r})")
     return value

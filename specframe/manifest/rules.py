@@ -263,7 +263,7 @@ RULES = (
         "slower",
         frozenset(("same",)),
         "The draft's head and embeddings have fewer columns than the tokenizer has ids: the last ids are never proposed.",
-        "nothing is needed for the output to be right; ids that the draft lacks get p = 0",
+        "nothing is needed for the output to be right; ids that the draft lacks get p = 0, and behind one it drafts no more",
         compare="at_least",
         other="model.head_width",
     ),

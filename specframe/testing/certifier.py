@@ -5,6 +5,7 @@ Statistical tests are judged last and together: the plan's odds of failing a rig
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import platform
 import time
@@ -18,9 +19,10 @@ from typing import Any, NamedTuple
 import attrs
 
 from specframe._version import __version__
-from specframe.bench.workload import WorkItem, core_workload
+from specframe.bench.workload import CORE, WorkItem, core_workload
 from specframe.engine import Engine
 from specframe.generation import Generation
+from specframe.manifest.digest import canonical
 from specframe.plugins import Plugins
 from specframe.prompt import encode
 from specframe.proposal import Drafter, TargetFacts
@@ -55,6 +57,7 @@ def certify(
     *,
     name: str = "drafter",
     target: Target | None = None,
+    prompts: Sequence[str] = (),
     strategy: Strategy | None = None,
     generation: type[Generation] = Generation,
     plan: Plan = FULL,
@@ -63,28 +66,30 @@ def certify(
     """Certify a drafter: contract, equalities and laws on table targets, and parity on ``target`` where one is given.
 
     ``make_drafter(facts)`` returns a new drafter for a target; tables have no tokenizer and lend no weights, so a drafter that
-    needs either raises, and is certified on its target alone. ``strategy``: mode, length and kernel of the rounds;
-    ``generation``: the round loop, for certifying a changed verifier; ``say`` is told before each check.
+    needs either raises, and is certified on its target alone. ``prompts``: what that target is asked, for a drafter that has
+    nothing to say to the core workload, which is asked if there are none. ``strategy``: mode, length and kernel of the
+    rounds; ``generation``: the round loop, for certifying a changed verifier; ``say`` is told before each check.
     """
     chosen = attrs.evolve(strategy or Strategy(), drafters=())
     subject = Subject(name, lambda target: {name: make_drafter(target.facts)}, chosen, generation)
     about = {"strategy": _told(chosen), "drafters": {name: "given"}}
     engine = Engine(target, subject.make(target), strategy=chosen) if target is not None else None
-    return _certify(subject, about, _why_no_tables(subject), engine, plan, say)
+    return _certify(subject, about, _why_no_tables(subject), engine, prompts, plan, say)
 
 
 def certify_strategy(
     strategy: str | Path | Strategy,
     *,
     engine: Engine | None = None,
+    prompts: Sequence[str] = (),
     plugins: Plugins | None = None,
     plan: Plan = FULL,
     say: Say = lambda progress: None,
 ) -> Certificate:
     """Certify a strategy, or a drafter of that name with its defaults; see ``certify``.
 
-    ``engine``: one that runs this strategy on a real target, for the part on it. Raises ``UnknownName``, ``InvalidStrategy``
-    or ``PluginError``.
+    ``engine``: one that runs this strategy on a real target, for the part on it, which is asked ``prompts``. Raises
+    ``UnknownName``, ``InvalidStrategy`` or ``PluginError``.
     """
     resolved, loaded = resolve_with_plugins(strategy, plugins)
     # Drafters are made anew for most checks: in this process, where a worker's own would take a start each.
@@ -106,11 +111,17 @@ def certify_strategy(
         )
         if is_needed
     ]
-    return _certify(subject, about, ", ".join(needs) or _why_no_tables(subject), engine, plan, say)
+    return _certify(subject, about, ", ".join(needs) or _why_no_tables(subject), engine, prompts, plan, say)
 
 
 def _certify(
-    subject: Subject, about: dict[str, Any], why_no_tables: str, engine: Engine | None, plan: Plan, say: Say
+    subject: Subject,
+    about: dict[str, Any],
+    why_no_tables: str,
+    engine: Engine | None,
+    prompts: Sequence[str],
+    plan: Plan,
+    say: Say,
 ) -> Certificate:
     start = time.perf_counter()
     steps: dict[str, Callable[[], Finding]] = {}
@@ -128,8 +139,9 @@ def _certify(
             "kernel": str(engine.kernel),
             "target": engine.target.facts.dtype,
             "device": engine.target.facts.device,
+            "prompts": {"count": len(prompts), "sha256": _digest(prompts)} if prompts else CORE,
         }
-        steps |= _on_target(subject, engine, plan)
+        steps |= _on_target(subject, engine, prompts, plan)
     done: dict[str, tuple[Finding, float]] = {}
     for name, step in steps.items():
         say(Progress(name, len(done), len(steps)))
@@ -150,14 +162,14 @@ def _certify(
     )
 
 
-def _on_target(subject: Subject, engine: Engine, plan: Plan) -> dict[str, Callable[[], Finding]]:
+def _on_target(subject: Subject, engine: Engine, asked: Sequence[str], plan: Plan) -> dict[str, Callable[[], Finding]]:
     """Return the checks on a real target; the first measures the bound of near-ties for those after."""
     target, kernel = engine.target, engine.kernel
-    prompts = _prompts(target.facts, plan)
+    prompts = _prompts(target.facts, asked, plan)
     measured: list[conformance.Conformance] = []
 
     def conforms() -> Finding:
-        measured.append(conformance.measure(target, prompts[:4], kernel))
+        measured.append(conformance.measure(target, _prompts(target.facts, (), plan)[:4], kernel))
         return conformance.judge(measured[0], kernel)
 
     def compare(*, is_greedy: bool) -> Finding:
@@ -257,18 +269,26 @@ def _why_no_tables(subject: Subject) -> str:
     return ""
 
 
-def _prompts(facts: TargetFacts, plan: Plan) -> list[tuple[int, ...]]:
-    """Return prompts of every kind of the core workload as ids; of a target without a tokenizer, ids that repeat themselves."""
-    if facts.tokenizer is None:
+def _prompts(facts: TargetFacts, asked: Sequence[str], plan: Plan) -> list[tuple[int, ...]]:
+    """Return the prompts that are asked as ids, each a chat where there is a template.
+
+    By default they are of every kind of the core workload; of a target without a tokenizer, ids that repeat themselves.
+    """
+    if facts.tokenizer is None and not asked:
         num_ids = min(facts.vocab_size, 29)
         return [tuple((number + step * step) % num_ids for step in range(40)) for number in range(plan.num_prompts)]
     by_kind: dict[str, list[WorkItem]] = {}
     for item in core_workload():
         by_kind.setdefault(item.kind, []).append(item)
     by_turns = itertools.chain.from_iterable(itertools.zip_longest(*by_kind.values()))
-    items = [item for item in by_turns if item is not None][: plan.num_prompts]
+    texts = asked or [item.prompt for item in by_turns if item is not None][: plan.num_prompts]
     has_template = bool(getattr(facts.tokenizer, "chat_template", None))
-    return [encode(item.messages if has_template else item.prompt, facts) for item in items]
+    return [encode([{"role": "user", "content": text}] if has_template else text, facts) for text in texts]
+
+
+def _digest(prompts: Sequence[str]) -> str:
+    """Return what tells two lists of prompts apart and does not tell them."""
+    return hashlib.sha256(canonical(list(prompts))).hexdigest()
 
 
 def _manifests(engine: Engine | None) -> dict[str, str]:

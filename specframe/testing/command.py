@@ -38,6 +38,14 @@ def certify(
             help="Certify it on this model too: 'demo', a folder, a GGUF file or a model id.", show_default=False
         ),
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Ask the model these, JSON lines with 'prompt', for a drafter that has little to say to others.",
+            show_default=False,
+        ),
+    ] = None,
     kernel: Annotated[
         str | None, typer.Option(help="The target's kernel contract; the strategy's if not given.", show_default=False)
     ] = None,
@@ -63,12 +71,18 @@ def certify(
     from specframe.files import check_writable, save
     from specframe.resolve import resolve_checked
 
-    for name, value in (("kernel", kernel), ("dtype", dtype), ("device", device)):
+    for name, value in (
+        ("prompts", prompts and str(prompts)),
+        ("kernel", kernel),
+        ("dtype", dtype),
+        ("device", device),
+    ):
         if value is not None and target is None:
             raise InvalidRequest(name, "is a target's", value, "give --target")
     for file in (output, page):
         if file is not None:
             check_writable(file)
+    asked = _texts(prompts) if prompts is not None else ()
     chosen, _ = resolve_checked(strategy, kernel=kernel, settings=option or ())  # a slip costs no load
 
     from specframe.testing.certifier import certify_strategy
@@ -80,7 +94,7 @@ def certify(
     if target is not None:
         engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device)
     with _Teller(plan) as teller:
-        certificate = certify_strategy(chosen, engine=engine, plan=plan, say=teller)
+        certificate = certify_strategy(chosen, engine=engine, prompts=asked, plan=plan, say=teller)
     for file, text in ((output, certificate.to_json()), (page, as_page(certificate))):
         if file is not None:
             save(file, text)
@@ -93,6 +107,12 @@ def certify(
                 typer.echo(f"wrote {file}", err=True)
     if not certificate.is_certified:
         raise typer.Exit(1)
+
+
+def _texts(file: Path) -> tuple[str, ...]:
+    from specframe.bench.workload import read_workload
+
+    return tuple(item.prompt for item in read_workload(file))
 
 
 class _Teller:

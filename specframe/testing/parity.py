@@ -133,7 +133,7 @@ def on_target(
         "near_tie_bound": bound / scale,
     }
     if not proposed:
-        return failed("it proposed nothing, so there was nothing to verify", **figures)
+        return failed("it proposed nothing, so there was nothing to verify; give prompts on which it does", **figures)
     told = f"{compared - len(ties)} of {compared} texts are plain decoding's" + (
         ", the others part at near-ties" if ties else ""
     )

@@ -30,15 +30,24 @@ def train_draft(
     sealed: Annotated[
         Path | None, typer.Option(metavar="FILE", help="SHA-256 digests of prompts that are kept for evaluation.")
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="A draft of the same target, layers and columns that training begins with."
+        ),
+    ] = None,
     layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 2,
     columns: Annotated[int, typer.Option(help="Output ids of the draft; the commonest are chosen.")] = 8192,
-    shards: Annotated[int, typer.Option(help="How much text the target writes: shards of 64 x 512 tokens.")] = 12,
+    shards: Annotated[int, typer.Option(help="How much text the target writes: shards of 128 x 256 tokens.")] = 12,
     steps: Annotated[
-        int | None, typer.Option(help="Training steps of 2 conversations; 4000 if neither these nor minutes are given.")
+        int | None, typer.Option(help="Training steps of 4 conversations; 4000 if neither these nor minutes are given.")
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Training ends after so long, text not counted, or after the steps.")
     ] = None,
+    rate: Annotated[
+        float, typer.Option(help="The highest learning rate; less where training begins with another draft.")
+    ] = 1.5e-3,
     dtype: Annotated[
         str,
         typer.Option(help="float32, or bfloat16 where the machine is faster in it; the draft is stored in bfloat16."),
@@ -64,6 +73,7 @@ def train_draft(
         distil=DistilSettings(
             steps=DistilSettings().steps if steps is None and minutes is None else steps,
             minutes=minutes,
+            rate=rate,
             seed=seed,
             dtype=dtype,
         ),
@@ -73,6 +83,7 @@ def train_draft(
         output,
         read_prompts(prompts) if prompts is not None else list(synthetic_prompts(seed)),
         settings,
+        start=start,
         sealed=read_sealed(sealed) if sealed is not None else frozenset(),
         say=_Teller(as_json=as_json),
     )

@@ -31,7 +31,8 @@ from specframe.transformers_target import TransformersTarget
 
 NUM_LIKELIEST = 16  # ids of each of the target's rows that are kept
 _NUM_DRAWN_FROM = 32
-_PROMPT_EVERY = 4  # of so many rows one begins with a prompt of the list
+_GROUP = 4  # rows: one begins with a prompt of the list, two with its first words, one with nothing
+_MOST_WORDS = 4
 
 Array = np.ndarray[Any, Any]
 
@@ -58,8 +59,8 @@ class CorpusSettings:
     greedy; user turns are drawn at temperature 1. ``dtype``: of the target while it writes.
     """
 
-    rows: int = attrs.field(default=64, validator=count(1))
-    length: int = attrs.field(default=512, validator=count(2))
+    rows: int = attrs.field(default=128, validator=count(1))
+    length: int = attrs.field(default=256, validator=count(2))
     temperature: float = attrs.field(default=0.8, validator=number(0))
     seed: int = attrs.field(default=0, validator=count(0))
     dtype: str = attrs.field(default="float32", validator=one_of("float32", "bfloat16"))
@@ -67,11 +68,11 @@ class CorpusSettings:
     @property
     def num_prompts(self) -> int:
         """How many prompts of the list a shard takes."""
-        return -(-self.rows // _PROMPT_EVERY)
+        return -(-self.rows // _GROUP)
 
     def is_greedy(self, row: int) -> bool:
-        """Whether a row's answers are greedy: half of those with a prompt of the list, and half of the others."""
-        return (row + row // _PROMPT_EVERY) % 2 == 0
+        """Whether a row's answers are greedy: half of those that begin in the same way."""
+        return (row + row // _GROUP) % 2 == 0
 
 
 class LeftOut(NamedTuple):
@@ -117,17 +118,18 @@ class Corpus:
     ) -> None:
         """Let the target write the missing shards; ``progress`` is told the number that is done, in parts of one too.
 
-        Every fourth row begins with a prompt of the list, the others with one that the target makes up. Rows are left out
-        that hold a sealed prompt, and of those to learn from the ones that begin as a held-out one does.
+        Of four rows one begins with a prompt of the list; in two the target goes on from its first words, and one begins with
+        a prompt that the target makes up. Rows are left out that hold a sealed prompt, and of those to learn from the ones
+        that begin as a held-out one does.
         """
-        script = Script.of(target.tokenizer)
+        script, stop_ids = Script.of(target.tokenizer), target.facts.stop_ids
         for index in self.missing:
-            firsts: list[list[int] | None] = [None] * self._settings.rows
-            for row, prompt in zip(
-                range(0, self._settings.rows, _PROMPT_EVERY), prompts.of_shard(index, self._settings), strict=True
-            ):
-                firsts[row] = target.tokenizer.encode(prompt, add_special_tokens=False)
-            talks = [Conversation(script, first, target.facts.stop_ids) for first in firsts]
+            talks = [
+                Conversation(
+                    script, target.tokenizer.encode(text, add_special_tokens=False), stop_ids, is_whole=is_whole
+                )
+                for text, is_whole in _beginnings(prompts.of_shard(index, self._settings), self._settings, index)
+            ]
 
             def tell(part: float, done: int = index) -> None:
                 progress(done + part)
@@ -169,6 +171,15 @@ class Prompts:
             return self.held_out
         first = (index - 1) * settings.num_prompts
         return [self.learned[place % len(self.learned)] for place in range(first, first + settings.num_prompts)]
+
+
+def _beginnings(prompts: Sequence[str], settings: CorpusSettings, index: int) -> Iterator[tuple[str, bool]]:
+    """Give how each row's first turn begins, and whether that is all of it."""
+    words = random.Random(settings.seed * 1_000_003 + index)
+    for row in range(settings.rows):
+        prompt, place = prompts[row // _GROUP], row % _GROUP
+        num_words = words.randint(1, _MOST_WORDS) if place in (1, 2) else 0
+        yield (prompt, True) if place == 0 else (" ".join(prompt.split()[:num_words]), False)
 
 
 @torch.inference_mode()

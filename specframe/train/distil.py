@@ -34,14 +34,14 @@ _SAVE_EVERY_S = 60.0
 class DistilSettings:
     """Training ends after ``steps`` of ``rows`` conversations, or after ``minutes``, whichever comes first; None: no limit.
 
-    ``rate``: the highest learning rate, reached after ``warmup`` steps, falling to a tenth as a cosine over the training;
+    ``rate``: the highest learning rate, reached after ``warmup`` steps, falling to nothing as a cosine over the training;
     ``hard``: the part of the loss that asks for the target's likeliest id, which is what greedy drafting needs; ``dtype``:
     of the products, ``bfloat16`` where the machine is faster in it (weights and optimiser are float32).
     """
 
     steps: int | None = attrs.field(default=4000, validator=count(1))
     minutes: float | None = attrs.field(default=None, validator=number(0, open_low=True))
-    rows: int = attrs.field(default=2, validator=count(1))
+    rows: int = attrs.field(default=4, validator=count(1))
     rate: float = attrs.field(default=1.5e-3, validator=number(0, open_low=True))
     warmup: int = attrs.field(default=60, validator=count(0))
     hard: float = attrs.field(default=0.25, validator=number(0, 1))
@@ -238,7 +238,7 @@ def _part(step: int, seconds: float, settings: DistilSettings) -> float:
 
 
 def _schedule(step: int, part: float, settings: DistilSettings) -> float:
-    return min((step + 1) / max(settings.warmup, 1), 1.0) * (0.1 + 0.45 * (1 + math.cos(math.pi * part)))
+    return min((step + 1) / max(settings.warmup, 1), 1.0) * 0.5 * (1 + math.cos(math.pi * part))
 
 
 def _save(draft: PreTrainedModel, optimiser: Any, step: int, seconds: float, file: Path) -> None:

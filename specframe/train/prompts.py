@@ -1,6 +1,7 @@
 """The prompts of a training corpus: read from a file, or synthetic; none that is sealed for evaluation.
 
-Knows texts and digests, and no model. The synthetic ones were written for specframe; Apache-2.0, as the code.
+Knows texts and digests, and no model. The synthetic ones were written for specframe; Apache-2.0, as the code. Their first words
+matter as much as they do: the target goes on from them to prompts of its own.
 """
 
 from __future__ import annotations
@@ -41,6 +42,27 @@ _TASKS = (
     "Write three riddles about {}.", "Tell me a joke about {} and explain it.", "What is the science behind {}?",
     "Rewrite this in a formal tone: I really like {}.", "Design a lesson about {} for a school class.",
     "Why do people like {}?",
+    "Calculate what {} costs a family in a year, step by step.", "Solve this riddle: what have {} and a clock in common?",
+    "If {} takes three hours and a break takes twenty minutes, how long does it all take?",
+    "How many different ways are there to rank five kinds of {}?", "A shop sells {} at a loss. How can that pay?",
+    "Implement a class in Java that models {}.", "Write a SQL query that counts everything about {}.",
+    "Create a regular expression that finds the word for {}.", "My code about {} is slow. How do I find out why?",
+    "Translate the following into French: I would like to know more about {}.",
+    "Summarize the following text in two sentences: {} is older than most people think.",
+    "Extract all names and dates from this note about {}.", "Classify these reviews of {} as positive or negative.",
+    "Fix the grammar of this sentence: me and him was talking of {}.", "Make a table with three rows about {}.",
+    "Return a JSON object that describes {}.", "Act as a teacher and examine me about {}.",
+    "You are a travel guide. Tell me about {}.", "Suppose that {} were free for everybody. What would change?",
+    "Given what we know about {}, what will it be like in fifty years?", "When was {} first mentioned?",
+    "Who should know about {}, and why?", "Where can I learn more about {}?", "Which is better, {} or a good book?",
+    "Should children learn about {} at school?", "Can you recommend something to a beginner who is interested in {}?",
+    "Could you explain the difference between {} and its opposite?", "Do I need a licence for {}?",
+    "Please help me to understand {}.", "I am worried about {}. What should I do?",
+    "My friend and I argue about {}. Who is right?", "Let's talk about {}.", "Provide an overview of {}.",
+    "Create a slogan for {}.", "Draft a letter of complaint about {}.", "Analyze the economics of {}.",
+    "Discuss the ethics of {}.", "Identify the main parts of {}.", "Define {} in your own words.",
+    "Suggest a title for a book about {}.", "Find the mistake: {} is always blue, and blue things are cold.",
+    "Prove or disprove that {} is necessary.", "Outline a talk of ten minutes about {}.",
 )  # fmt: skip
 
 

@@ -19,15 +19,24 @@ from specframe.errors import InvalidRequest
 from specframe.files import write_whole
 from specframe.layout import RECEIPT, WORK
 from specframe.loading import load_target
-from specframe.manifest.collector import collect
+from specframe.manifest.collector import collect, output_ids
 from specframe.manifest.identity import Manifest
 from specframe.manifest.source import open_source
 from specframe.manifest.tensors import weigh_folder
 from specframe.train.corpus import Corpus, CorpusSettings, Prompts
 from specframe.train.distil import DistilSettings, Progress, acceptance, distil
 from specframe.train.prompts import prompt_digest, require_unsealed
-from specframe.train.shape import build_draft, choose_ids, round_to, save_draft
-from specframe.train.work import Code, changes, code_versions, require_writable, short_digest, take_up, writing_to
+from specframe.train.shape import build_draft, choose_ids, go_on_from, round_to, save_draft
+from specframe.train.work import (
+    Code,
+    changes,
+    code_versions,
+    damaged,
+    require_writable,
+    short_digest,
+    take_up,
+    writing_to,
+)
 
 
 @attrs.frozen
@@ -62,21 +71,25 @@ def train_draft(
     prompts: Sequence[str],
     settings: TrainSettings,
     *,
+    start: Path | None = None,
     sealed: frozenset[str] = frozenset(),
     say: Say = lambda stage: None,
 ) -> dict[str, Any]:
     """Make a draft for a target in ``output``, and return its receipt.
 
     Work that takes long is kept under ``output/work`` and taken up again: text by the same target, prompts, sealed list and
-    settings of text; training by the same settings altogether, others begin it anew. Raises ``InvalidRequest`` for sealed
-    prompts, too few of them, settings that the target cannot fill, text of other origin, and a folder that cannot be
+    settings of text; training by the same settings altogether, others begin it anew. ``start``: the folder of a draft of
+    this target, with as many layers and columns, that training begins with. Raises ``InvalidRequest`` for sealed prompts, too
+    few of them, settings that the target cannot fill, another draft, text of other origin, and a folder that cannot be
     written; ``UnsupportedModel`` for a target that cannot be cut, or has no chat template.
     """
     require_writable(output)
     require_unsealed(prompts, sealed)
     parted = Prompts(prompts, settings.corpus)
     source = open_source(model)
-    _check_fits(collect(source), settings)
+    named = collect(source)
+    _check_fits(named, settings)
+    begun_with = _begun_with(start, named, settings) if start is not None else None
     identity = collect(source, weights=True)
     work, code = output / WORK, code_versions()
     origin = {
@@ -104,13 +117,18 @@ def train_draft(
 
     chosen = {name: value for name, value in attrs.asdict(settings).items() if name != "corpus"}
     lesson = {"corpus": corpus.digest, "settings": chosen}
+    if begun_with is not None:
+        lesson["begun_with"] = begun_with["weights"]
     course = work / f"training-{short_digest(lesson)}"
     with writing_to(output):
         taught = take_up(course, lesson, code)
     _tell_of_changes("training", taught, say)
     target = load_target(model, dtype="float32")
-    target_ids = choose_ids(shards, settings.columns, target.facts.vocab_size, target.facts.stop_ids)
-    draft = build_draft(target.model, settings.layers, target_ids)
+    if start is None:
+        target_ids = choose_ids(shards, settings.columns, target.facts.vocab_size, target.facts.stop_ids)
+        draft = build_draft(target.model, settings.layers, target_ids)
+    else:
+        draft, target_ids = go_on_from(start, target)
     with writing_to(output):
         trained = distil(
             draft,
@@ -129,6 +147,7 @@ def train_draft(
     receipt = {
         "what": "a draft model made by 'specframe train-draft'; digests are SHA-256",
         "target": identity.digest,
+        "begun_with": begun_with,
         "settings": attrs.asdict(settings),
         "data": {
             "corpus": corpus.digest,
@@ -151,6 +170,24 @@ def train_draft(
     with writing_to(output):
         write_whole(output / RECEIPT, json.dumps(receipt, indent=2) + "\n")
     return receipt
+
+
+def _begun_with(start: Path, target: Manifest, settings: TrainSettings) -> dict[str, Any]:
+    """Return the digest of a draft that training begins with, and its receipt if it has one."""
+    model, ids = collect(open_source(start)).model, output_ids(start)
+    if model.hidden_size != target.model.hidden_size:
+        rule = f"must be a draft of this target, with vectors of {target.model.hidden_size}"
+        raise InvalidRequest("start", rule, model.hidden_size)
+    for name, found in (("layers", model.num_layers), ("columns", len(ids) if ids is not None else model.head_width)):
+        if found != getattr(settings, name):
+            rule = f"must be {found}, as the draft has that is begun with"
+            raise InvalidRequest(name, rule, getattr(settings, name))
+    file = start / RECEIPT
+    try:
+        receipt = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except (OSError, ValueError) as error:
+        raise damaged(file, error) from error
+    return {"weights": weigh_folder(start).digest, "receipt": receipt}
 
 
 def _check_fits(target: Manifest, settings: TrainSettings) -> None:

@@ -43,24 +43,26 @@ class Script:
 
 
 class Conversation:
-    """One conversation in the making: a first prompt or the model's own, then turn after turn.
+    """One conversation in the making: a first prompt, or the beginning of one (``is_whole`` False), then turn after turn.
 
     ``answers`` tells of each id whether it is the assistant's, its end included: only these are learned from. ``turns``:
     the ids of every turn, the user's first, without what the template or a stop id puts around them.
     """
 
-    def __init__(self, script: Script, prompt_ids: Sequence[int] | None, stop_ids: frozenset[int]) -> None:
+    def __init__(
+        self, script: Script, prompt_ids: Sequence[int], stop_ids: frozenset[int], *, is_whole: bool = True
+    ) -> None:
         self._script, self._stop_ids = script, stop_ids
-        self._forced = deque(script.opening)
+        self._forced = deque((*script.opening, *prompt_ids))
         self.is_answer = False
         self.ids: list[int] = []
         self.answers: list[bool] = []
-        self.turns: list[list[int]] = [[]]
+        self.turns: list[list[int]] = [[*prompt_ids]]
         self._begins_answer = -1
-        if prompt_ids is not None:
-            self._forced.extend((*prompt_ids, *script.to_assistant))
+        if is_whole:
+            self._forced.extend(script.to_assistant)
             self._begins_answer = len(self._forced)
-            self.turns = [[*prompt_ids], []]
+            self.turns.append([])
 
     @property
     def num_forced(self) -> int:

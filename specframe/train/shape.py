@@ -17,8 +17,10 @@ import safetensors.torch
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from specframe.errors import UnsupportedModel
+from specframe.borrowing import PARTS
+from specframe.errors import InvalidRequest, UnsupportedModel
 from specframe.layout import BORROWS, OUTPUT_MAP, RECEIPT
+from specframe.loading import load_draft
 from specframe.train.corpus import Shard
 from specframe.transformers_target import TransformersTarget
 
@@ -62,6 +64,20 @@ def build_draft(target: PreTrainedModel, num_layers: int, target_ids: Sequence[i
         for name, parameter in own:
             parameter.copy_(tensors[name])
     return draft
+
+
+def go_on_from(folder: Path, target: TransformersTarget) -> tuple[PreTrainedModel, list[int]]:
+    """Return a draft of a float32 target that begins as another one, and the target ids of its columns.
+
+    Raises ``InvalidRequest`` for a draft that does not borrow the target's embeddings and head, ``LoadError`` for one that
+    was made for another target.
+    """
+    known = load_draft(folder, views=target.views(frozenset(PARTS)))
+    draft, ids = known.runner.model, [*(known.target_ids or range(target.facts.vocab_size))]
+    if {*getattr(draft.config, BORROWS, [])} != {*PARTS} or min(ids) < 0:
+        rule = "must be a draft that borrows the target's embeddings and head, and has an id for every column"
+        raise InvalidRequest("start", rule, folder.name)
+    return draft, ids
 
 
 def _cut_config(config: PreTrainedConfig, num_layers: int, num_columns: int) -> PreTrainedConfig:

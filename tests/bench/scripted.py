@@ -68,12 +68,15 @@ def write_results(
     has_entropies: bool = True,
     joules: float | None = None,
     num_left: int = 0,
+    title: str = "",
+    again_s: float = 1.0,
     change=lambda record: record,
 ) -> Plan:
     """Write a file of results and return its plan.
 
     ``names``: of the five arms; ``joules``: of a second, None for no meter; ``num_left``: requests that are not done;
-    ``change``: makes of each request's record another.
+    ``title``: what begins the names of items; ``again_s``: how many times as long the control takes; ``change``: makes of
+    each request's record another.
     """
     noise = random.Random(7)
     machine = Machine(lambda k: 0.04 + 0.004 * k, prefill_s=0.3, noise=lambda: noise.uniform(0.97, 1.03))
@@ -91,7 +94,11 @@ def write_results(
         DRAFT: MadeArm(machine.engine(copying, drafting, length=Length("adaptive", 8))),
         LIBRARY: LibraryArm(machine),
     }
-    items = [WorkItem("test", stratum, f"{stratum} {number}", "x") for stratum in strata for number in range(num_items)]
+    items = [
+        WorkItem("test", stratum, f"{title}{stratum} {number}", "x")
+        for stratum in strata
+        for number in range(num_items)
+    ]
     settings = (
         strategy_arm(Strategy()),
         strategy_arm(Strategy()),
@@ -124,6 +131,10 @@ def write_results(
             record = measurer.measure(turn, by_name[turn.arm], prepared, max_new_tokens=max_new_tokens, seed=None)
             pieces = tuple(words[token % len(words)] for token in record.token_ids)
             record = attrs.evolve(record, pieces=pieces, text="".join(pieces))
+            if turn.arm == names[1] and again_s != 1:
+                record = attrs.evolve(
+                    record, end_to_end_s=again_s * record.end_to_end_s, decode_s=again_s * record.decode_s
+                )
             if joules is not None:
                 record = attrs.evolve(record, energy_j=joules * record.end_to_end_s)
             if has_entropies:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from specframe.bench import planning
+from specframe.bench.plan import read_plan
+from specframe.bench.report.write import folder_of
 from specframe.bench.results import read_results
 from specframe.bench.workload import Corpus
 from specframe.cli import main
@@ -58,6 +61,12 @@ def test_a_plan_is_made_and_run_and_shown(compare, model, tmp_path):
     assert record.peak_resident_bytes is None or record.peak_resident_bytes > 2**26
 
 
+def test_a_temperature_of_nothing_is_greedy(compare, model, tmp_path):
+    """As the help says."""
+    assert compare("plan", "-o", tmp_path / "p.json", "--target", model, "--temperature", 0, *SMALL)[0] == 0
+    assert read_plan(tmp_path / "p.json").sampling is None
+
+
 def test_a_plan_is_never_overwritten(compare, model, tmp_path):
     """Prevents gates from being moved after results were seen."""
     plan = tmp_path / "plan.json"
@@ -96,6 +105,9 @@ def test_a_run_against_a_changed_plan_is_refused(compare, model, tmp_path):
         (("run", "x.json", "--demo"), "error: 'plan' must be given, or --demo (got 'x.json')"),
         (("run", "nowhere.json"), "error: plan 'nowhere.json' cannot be read: No such file"),
         (("run", "nowhere.json", "-o", "nowhere/r.jsonl"), "error: 'output' must be a file that can be written"),
+        (("run", "x.json", "-o", "/dev/full"), "error: 'output' must be a regular file"),
+        (("run", "x.json", "-o", "x.json"), "error: 'output' must be another file than the plan"),
+        (("run", "x.jsonl"), "error: 'output' must be another file than the plan"),
         (("plan", "-o", "nowhere/x.json"), "error: 'output' must be a file that can be written"),
         (
             ("plan", "-o", "x.json", "--arm", "a=none", "--arm", "a=transformers"),
@@ -106,6 +118,22 @@ def test_a_run_against_a_changed_plan_is_refused(compare, model, tmp_path):
         (("plan", "-o", "x.json", "--arm", "promt_lookup"), "error: unknown strategy 'promt_lookup'; did you mean"),
         (("plan", "-o", "x.json", "--workload", "chats"), "error: workload 'chats' is neither a stratum nor a file"),
         (("plan", "-o", "x.json", "--gates", "none.json"), "error: gates 'none.json' cannot be read"),
+        (
+            ("plan", "-o", "x.json", "--arm", "plain=prompt_lookup"),
+            "error: 'arm' must leave this name to plain decoding",
+        ),
+        (
+            ("plan", "-o", "x.json", "--arm", "a\udcff=prompt_lookup"),
+            "error: 'arm' must be Unicode text (got 'a\\udcff=",
+        ),
+        (
+            ("plan", "-o", "x.json", "--temperature", "1", "--seed", "-1"),
+            "error: 'seeds' must be different integers from 0",
+        ),
+        (
+            ("plan", "-o", "x.json", "--temperature", "1", "--seed", "5", "--seed", "5"),
+            "error: 'seeds' must be different",
+        ),
         (("plan", "-o", "x.json", "--top-k", "5"), "error: 'sampling' needs a temperature above 0"),
     ],
 )
@@ -161,6 +189,27 @@ def test_the_demo_keeps_its_plan_beside_its_results(compare, model, tmp_path, mo
     assert (tmp_path / "compare-demo" / "index.html").exists()
     monkeypatch.setattr(planning, "demo_plan", None)
     assert compare("run", "--demo")[0] == 0
+
+
+def test_a_demo_that_cannot_go_on_says_how_to_begin_anew(compare, tmp_path, monkeypatch):
+    """Files of an earlier version, or of another machine."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "compare-demo.plan.json").write_text('{"digest": "x", "plan": {"format": 0}}')
+    code, _, err = compare("run", "--demo")
+    assert code == 2
+    assert "to begin the demo anew, delete compare-demo.plan.json and compare-demo.jsonl" in err
+
+
+def test_a_demo_without_a_place_for_its_page_is_not_begun(compare, tmp_path, monkeypatch):
+    """Prevents minutes of work whose page cannot be written at the end."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("text")
+    code, _, err = compare("run", "--demo", "-o", "mine.jsonl")
+    assert code == 2
+    assert err.startswith("error: 'output' must leave its name without the ending to the report's folder (got 'mine')")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+    assert folder_of(Path("a/mine.jsonl")) == Path("a/mine")
+    assert folder_of(Path("a/mine")) == Path("a/mine-report")
 
 
 def test_block_and_sampling_hold_for_all_arms(compare, model, tmp_path):

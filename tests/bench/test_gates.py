@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from specframe.bench.gates import DEFAULT_GATES, DELETE, KEEP, METRICS, PROMOTE, Gate, decide
+from specframe.bench.gates import DEFAULT_GATES, DELETE, KEEP, METRICS, PROMOTE, TIMED, Gate, decide
 
 GOOD = {
     "matched": 1.0,
@@ -19,6 +19,7 @@ GOOD = {
     "peak_bytes": 1.2,
     "energy": 0.9,
     "break_even": 0.2,
+    "control": 0.01,
 }
 
 
@@ -45,6 +46,7 @@ def test_good_figures_promote():
         ("conversation_speed", 0.96, KEEP),
         ("speed_low", math.nan, KEEP),
         ("matched", math.nan, DELETE),
+        ("control", 0.021, KEEP),
     ],
 )
 def test_one_bad_figure_decides_and_is_named(metric, bad, decision):
@@ -73,6 +75,27 @@ def test_what_was_not_measured_promotes_nothing_and_deletes_nothing():
         assert verdict.reasons[0].startswith(f"{metric} was not measured")
     assert decide({}).decision == KEEP
     assert decide({"speed": 0.5}).decision == DELETE
+
+
+@pytest.mark.parametrize("metric", sorted(TIMED))
+def test_a_machine_that_was_not_quiet_promotes_nothing_and_deletes_nothing(metric):
+    """Times of a disturbed machine: a gain or a loss that plain decoding shows against itself says nothing of an arm."""
+    bad = 9.0 if metric in ("energy", "break_even") else 0.5
+    verdict = decide({**GOOD, "control": 0.1, metric: bad})
+    assert (verdict.decision, verdict.is_quiet) == (KEEP, False)
+    assert [reason.split()[0] for reason in verdict.reasons] == [metric, "control"]
+    assert decide({**GOOD, "control": 0.1}).decision == KEEP
+    assert decide({**GOOD, "control": -math.inf, metric: bad}) == decide({**GOOD, metric: bad})
+
+
+def test_what_needs_no_clock_is_decided_on_any_machine():
+    """Another text is another text, however busy the machine was."""
+    for metric, bad in (("matched", 0.9), ("distribution", 0.0), ("failures", 1.0), ("peak_bytes", 3.0)):
+        assert decide({**GOOD, "control": 0.1, metric: bad}).decision == DELETE
+    assert decide({**GOOD, "control": 0.02}).is_quiet
+    assert decide({**GOOD, "control": None}).decision == KEEP
+    own = [gate for gate in DEFAULT_GATES if gate.metric != "control"]
+    assert decide({**GOOD, "control": 0.1}, own).decision == PROMOTE
 
 
 def test_a_gate_has_one_bound():

@@ -41,3 +41,30 @@ def test_a_schema_without_its_library_is_told(monkeypatch):
     assert Judge(schema=True)("{}")
     with pytest.raises(MissingPackage, match="pip install jsonschema"):
         Judge(schema=PERSON)("{}")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "strin"}, "judge 'schema' is no JSON Schema: 'strin' is not valid"),
+        ({"properties": {"a": {"minimum": "x"}}}, "judge 'schema' is no JSON Schema"),
+        ({"properties": {"a": {"$ref": "https://example.org/s.json"}}}, "must hold what it refers to .*example.org"),
+        ({"items": [{"$ref": "#/$defs/none"}]}, "judge 'schema' "),
+        ({"anyOf": [{"$ref": "#/$defs/none"}]}, "must hold what it refers to"),
+        ({"$ref": "#"}, "must not refer to itself without end"),
+    ],
+)
+def test_a_schema_that_would_end_a_run_is_refused(schema, message, monkeypatch):
+    """Prevents hours of measuring from ending at the first answer that is looked into, and a judge from asking a network."""
+    monkeypatch.setattr("urllib.request.urlopen", None)
+    with pytest.raises(ValueError, match=message):
+        Judge(schema=schema)
+
+
+def test_a_schema_may_refer_to_its_own_parts():
+    """A tree: references within the schema are what schemas are for; an answer that is nested too deeply is not valid."""
+    tree = {"$defs": {"node": {"type": "array", "items": {"$ref": "#/$defs/node"}}}, "$ref": "#/$defs/node"}
+    judge = Judge(schema=tree)
+    assert judge("[[], [[]]]")
+    assert not judge("[[], [3]]")
+    assert not judge("[" * 400 + "]" * 400)

@@ -24,6 +24,30 @@ def test_an_arm_is_measured_in_a_process_of_its_own(model):
         measure_apart(str(model), "none", max_new_tokens="few")
 
 
+def test_a_process_that_the_system_ended_is_told_by_its_signal(monkeypatch):
+    """A machine whose memory is too small ends a process without a word."""
+    ended = subprocess.CompletedProcess([], -9, "", "[0 s] loading")
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **settings: ended)
+    with pytest.raises(LoadError, match="in a process of its own: it was ended by SIGKILL; SIGKILL may be"):
+        measure_apart("demo", "none")
+
+
+ORPHAN = """
+import subprocess, sys, os, time
+watching = "import sys; from specframe.bench.memory import _end_with; print(1, flush=True); _end_with(int(sys.argv[1]))"
+subprocess.Popen([sys.executable, "-c", watching, str(os.getpid())])
+time.sleep(600)
+"""
+
+
+def test_a_process_does_not_outlive_the_run_that_was_killed():
+    """It would take a core from the same run, started again."""
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout.readline() == b"1\n"
+        parent.kill()
+        assert parent.stdout.read() == b""  # whose end comes when the last writer is gone
+
+
 PEAKS = """
 from specframe.bench.memory import reset_peak_resident, tracked_peak_resident
 if reset_peak_resident():

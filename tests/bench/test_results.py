@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
 import signal
@@ -29,7 +30,7 @@ HEADER = Header(
     "plan-v1:sha256:0", {"arms": {"a": {"strategy": None}}}, {"cores": "2"}, {"torch": "2"}, "not available"
 )
 ARM = ArmRecord("a", 1.5, 0, ByteCounts(1, {"target weights": 2}, 3, 4, 5, ("lookup",)))
-POSITIONS = (PositionStats(3, 3, 3, 2, 2), PositionStats(2, 2, 1, 1, 1))
+POSITIONS = (PositionStats(1, 1, 1, 1, 1), PositionStats(1, 1, 1, 0, 0), PositionStats(1, 1, 0, 0, 0))
 REQUEST = RequestRecord(
     arm="a",
     index=0,
@@ -50,16 +51,16 @@ REQUEST = RequestRecord(
     first_token_s=1,
     num_first=1,
     decode_s=0.25,
-    phases={"prefill": 1.0},
+    phases={"prefill": 1.0, "draft": 0.1, "verify": 0.1, "decide": 0.0, "commit": 0.05, "emit": 0.0, "other": 0.0},
     num_target_calls=2,
     num_rounds=2,
     positions=POSITIONS,
-    drafters={"lookup": DrafterStats(3, 3, 2, 0.5, POSITIONS, ((0.5, True), (0.25, False)))},
+    drafters={"lookup": DrafterStats(3, 2, 1, 0.5, POSITIONS, ((0.5, True), (0.25, False)))},
     rounds=Rounds((0, 3), (1, 1), (0.0, 0.1), (1.0, 0.1), (0.0, 0.05)),
     exactness="token-exact",
     kernel="single",
     length_policy="fixed",
-    events=("round 1: lookup: off",),
+    events=("drafter-failed: round 1, lookup: off",),
     peak_resident_bytes=2**33,
     energy_j=0.5,
 )
@@ -131,6 +132,68 @@ def test_a_bad_line_is_told_with_its_number(tmp_path, line, told):
     path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
     with pytest.raises(InvalidResults, match="results 'r.jsonl'.*" + told.replace("'", ".")):
         read_results(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"end_to_end_s": -1.0}, "'end_to_end_s' must be a number of seconds >= 0 (got -1.0)"),
+        ({"decode_s": None}, "a request without an error must have its seconds"),
+        ({"num_first": 3}, "'num_first' must be 0 to the number of tokens, 2 (got 3)"),
+        ({"pieces": ("é",)}, "'pieces' must have an entry for each of 2 tokens, or none"),
+        ({"text": "e"}, "'pieces' must make up 'text'"),
+        ({"origins": ("plain",)}, "'origins' must have an entry for each of 2 tokens, or none"),
+        ({"origins": ("plain", "stolen:lookup")}, "'origins' must hold plain, accepted, correction or extra"),
+        ({"origins": ("plain", "extra")}, "'origins' must hold as many accepted tokens as 'positions' kept"),
+        ({"rounds": Rounds((0,), (1, 1), (0.0,), (1.0,), (0.0,))}, "the columns of 'rounds' must be equally long"),
+        ({"rounds": Rounds((3,), (2,), (0.0,), (-1.0,), (0.0,))}, "'rounds' must hold numbers of seconds >= 0"),
+        (
+            {"token_ids": (5,), "num_first": 1, "pieces": (), "text": "", "origins": ()},
+            "the rounds must have emitted all tokens",
+        ),
+        ({"rounds": Rounds((0, 4), (1, 1), (0.0, 0.0), (1.0, 1.0), (0.0, 0.0))}, "the rounds must have proposed what"),
+        ({"phases": {"prefill": 1.0}}, "'phases' must have prefill, draft, verify, decide, commit, emit, other"),
+        ({"positions": (PositionStats(1, 1, 1, 2, 2),)}, "the counts of 'positions[0]' must not exceed one another"),
+        ({"positions": (*POSITIONS[:2], PositionStats(1, 1, 1, 0, 0))}, "the counts of 'positions[2]' must not exceed"),
+        ({"drafters": {"lookup": DrafterStats(3, 3, 1, 0.5)}}, "'num_evaluated' of the drafters must make up that of"),
+    ],
+)
+def test_a_line_whose_counters_contradict_one_another_is_refused(tmp_path, change, told):
+    """Prevents a file that no run has written from giving figures (case L1: counters that break their identities)."""
+    path = written(tmp_path / "r.jsonl", HEADER, attrs.evolve(REQUEST, **change))
+    with pytest.raises(InvalidResults) as caught:
+        read_results(path)
+    assert str(caught.value).startswith(f"results 'r.jsonl', line 2: {told}")
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "1e999"])
+def test_a_number_that_is_none_is_refused(tmp_path, constant):
+    """Prevents a mean of nothing."""
+    path = written(tmp_path / "r.jsonl", HEADER, REQUEST)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"end_to_end_s": 1.25', f'"end_to_end_s": {constant}'), encoding="utf-8")
+    with pytest.raises(InvalidResults, match=r"line 2: (is not JSON|'end_to_end_s' must be a number)"):
+        read_results(path)
+    path = written(tmp_path / "arm.jsonl", HEADER, attrs.evolve(ARM, bytes=ByteCounts(1, {}, 1, 0, 0)))
+    with pytest.raises(InvalidResults, match=r"'bytes\.peak_resident' must be >= 1"):
+        read_results(path)
+
+
+def test_a_disk_that_fails_twice_is_one_readable_error(tmp_path):
+    """Prevents the repair of a failed write from hiding why it failed."""
+
+    class Failing:
+        def __getattr__(self, name):
+            def fail(*arguments):
+                raise OSError(errno.EIO, "Input/output error")
+
+            return fail
+
+    with ResultWriter(tmp_path / "r.jsonl") as writer:
+        file, writer._file = writer._file, Failing()
+        with pytest.raises(ResultsNotWritten, match="cannot be written: Input/output error"):
+            writer.write(HEADER)
+        writer._file = file
 
 
 def test_a_request_that_stands_twice_is_refused(tmp_path):

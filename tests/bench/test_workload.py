@@ -10,7 +10,7 @@ import pytest
 
 from specframe import InvalidWorkload
 from specframe.bench.judges import Judge
-from specframe.bench.workload import STRATA, WorkItem, core_workload, read_workload, stratum
+from specframe.bench.workload import STRATA, Corpus, WorkItem, core_workload, read_workload, stratum
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -125,7 +125,14 @@ def test_plain_lines(write):
         ('{"prompt": "Hi", "judge": {"like": "x"}}', "'like'"),
         ('{"prompt": "Hi", "judge": {"contains": "x"}}', "must be a list of texts"),
         ('{"prompt": "Hi", "text": {"words": 3, "seed": 0}}', "'prompt' must hold {text}"),
-        ('{"prompt": "{text}", "text": {"words": 0, "seed": 0}}', "'words' must be an integer >= 1"),
+        ('{"prompt": "{text}", "text": {"words": 0, "seed": 0}}', "'words' must be an integer from 1 to"),
+        ('{"prompt": "{text}", "text": {"words": 1000000000, "seed": 0}}', "'words' must be an integer from 1 to"),
+        ('{"prompt": "a\\ud800"}', r"'prompt' must be Unicode text (got the unpaired surrogate '\ud800')"),
+        ('{"prompt": "a", "name": "\\udc00"}', "'name' must be Unicode text"),
+        ('{"question_id": "\\udc00", "category": "x", "turns": ["a"]}', "'question_id' must be Unicode text"),
+        ('{"prompt": "a", "kind": "all strata"}', "'kind' must not be 'all strata'"),
+        ('{"question_id": 1, "category": "all strata", "turns": ["a"]}', "'category' must not be 'all strata'"),
+        ('{"prompt": "a", "judge": {"schema": {"type": "strin"}}}', "'judge': judge 'schema' is no JSON Schema: "),
         ('{"question_id": 1, "category": "x", "turns": []}', "'turns' must be a list of texts"),
         ('{"question_id": 1, "category": "x", "turns": [3]}', "'turns[0]' must be a text"),
         ('{"task_id": "x", "prompt": 3}', "'prompt' must be a text"),
@@ -137,6 +144,16 @@ def test_a_bad_line_is_told_with_its_place_and_rule(write, line, message):
         read_workload(write('{"prompt": "good"}\n\n' + line))
     assert str(caught.value).startswith("mine.jsonl, line 3: ")
     assert message in str(caught.value)
+
+
+def test_a_prompt_that_stands_twice_is_told(write):
+    """Prevents twins from passing for evidence: an interval over twice the same is too narrow."""
+    path = str(write('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": "a", "kind": "x", "name": "again"}\n'))
+    with pytest.raises(InvalidWorkload, match=r"^x 'again' has the prompt of mine 'line 1'; twice the same"):
+        Corpus((path,)).items()
+    with pytest.raises(InvalidWorkload, match="has the prompt of"):
+        Corpus(("chat", "chat")).items()
+    assert len(Corpus(("chat", "core"), None).items()) == len(Corpus(("core", "chat"), None).items()) > 20
 
 
 def test_a_bad_file_is_told(write, tmp_path):

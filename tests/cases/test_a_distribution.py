@@ -13,6 +13,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import engine_on, random_table
 from wrong import (
     CorrectionFromTarget,
     FirstIdRemoved,
@@ -33,6 +34,7 @@ from specframe.sampling import SamplingPolicy
 from specframe.testing import (
     Integrand,
     LawRow,
+    LogitsDrafter,
     Outcome,
     ScriptedRandom,
     distance,
@@ -320,6 +322,14 @@ def test_a4_uniform_at_the_ends(uniform):
     assert Distribution.from_probs([1, 0]).sample(uniform) == 0
 
 
+@pytest.mark.parametrize(("point", "corrected"), [(0.0, 1), (1 - 2.0**-53, 2)])
+def test_a4_correction_at_the_ends(point, corrected):
+    """Prevents case A4 in the correction: its residual begins and ends with ids that have nothing left."""
+    q, p = Distribution.from_probs([0.1, 0.5, 0.3, 0.1]), Distribution.from_probs([0.4, 0.2, 0, 0.4])
+    decision = Residual(ScriptedRandom([1 - 2.0**-53, point]), 0).judge(LawRow(q, 0), 0, 0, p)
+    assert (decision.is_accepted, decision.token) == (False, corrected)
+
+
 def test_a4_negative_control():
     """Prevents case A4's fault from hiding in its tiny mass: one grid point of 2**53 makes an impossible token."""
     q, p = fractions(7, 3, 0), fractions(2, 2, 6)
@@ -343,6 +353,16 @@ def test_a5_residual_at_rounding_and_above():
         assert decision.token % 2 == 0 or is_rounding  # where q exceeds p
 
 
+@pytest.mark.parametrize(("times", "is_rounding"), [(0.75, True), (1.0, True), (1.25, False)])
+def test_a5_the_floor_of_a_residual(times, is_rounding):
+    """Prevents case A5 i at its bound: a mass of V * 2**-52 is rounding, one above it is drawn from."""
+    mass = times * 4 * 2.0**-52
+    q, p = Distribution.from_probs([0.25 + mass, 0.25 - mass, 0.25, 0.25]), Distribution.from_probs([0.25] * 4)
+    decision = Residual(ScriptedRandom([1 - 2.0**-53, 0.99]), 0).judge(LawRow(q, 0), 0, 1, p)
+    assert (decision.is_accepted, decision.is_rounding) == (False, is_rounding)
+    assert decision.token == (3 if is_rounding else 0)
+
+
 @pytest.mark.parametrize("policy", [SamplingPolicy(), SamplingPolicy(temperature=0.7, top_k=3, top_p=0.9)])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "all masked"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -359,6 +379,24 @@ def test_a5_rows_that_are_no_distribution(policy, bad, dtype):
         pipeline.choose(logits, prefix, 1)
     with pytest.raises(NotADistribution, match=r"NaN|inf|masked"):
         pipeline.distribution(logits, prefix, 1)
+
+
+@pytest.mark.parametrize("verifier", ["coupled", "residual"])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 4}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a5_a_drafts_bad_row_costs_that_drafter(bad, sampling, verifier):
+    """Prevents case A5 ii in p: a request that a draft's NaN ends, or a text that it changes."""
+    target, draft = random_table(), random_table(seed=1)
+
+    def generate(second_row):
+        """Draw one good row in the first round, then have what ``second_row`` gives."""
+        drafter = LogitsDrafter(lambda ids: draft.row(ids) if len(ids) == 3 else second_row)
+        return engine_on(target, drafter, verifier=verifier).generate([1, 2], max_new_tokens=12, **sampling)
+
+    found, expected = generate([bad] * 12), generate(None)
+    assert found.token_ids == expected.token_ids
+    assert [(event.round_id, event.code) for event in found.events] == [(1, "drafter-failed")]
+    assert found.stats.num_proposed == expected.stats.num_proposed == 1
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-310])

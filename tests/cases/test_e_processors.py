@@ -15,7 +15,7 @@ from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.rows import Row
 from specframe.sampling import SamplingPolicy
-from specframe.testing import Adversary, Oracle
+from specframe.testing import Adversary, LogitsDrafter, Oracle
 
 POLICIES = {
     "repetition penalty": {"repetition_penalty": 1.3},
@@ -48,6 +48,17 @@ def test_e1_every_row_of_a_block_is_processed_in_its_own_context(policy, samplin
         assert result.token_ids == plain.token_ids
         assert result.stats.num_proposed > 0
         assert not result.events
+
+
+@pytest.mark.parametrize("verifier", ["coupled", "residual"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled", "top-p"])
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_e1_rows_of_a_draft_are_processed_as_the_targets(policy, sampling, verifier):
+    """A draft whose rows are the target's own is never refused, unless the two are processed apart or in other contexts."""
+    table = random_table()
+    engine = engine_on(table, LogitsDrafter(table.row), verifier=verifier)
+    stats = engine.generate(PROMPT, max_new_tokens=14, **policy, **sampling).stats
+    assert stats.num_accepted == stats.drafters["d0"].num_evaluated > 0
 
 
 def test_e1_all_rows_equal_the_baselines_with_a_draft_of_sevens():
@@ -123,3 +134,34 @@ def test_e3_a_stateful_processor_sees_what_plain_decoding_shows_it(wrong_at, sam
     assert state.state["calls"] == [[*PROMPT, *plain.token_ids[:i]] for i in range(12)]
     assert not drafter.sessions
     assert any("neither declared pure" in event.message for event in result.events)
+
+
+class Restorable(Recording):
+    """The same, and its whole state can be taken and put back."""
+
+    def snapshot(self):
+        return copy.deepcopy(self.state)
+
+    def restore(self, state):
+        self.state = state
+
+
+@pytest.mark.parametrize("verifier", ["coupled", "residual"])
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("draft", ["two of five stand", "all stand", "drawn"])
+def test_e3_a_state_that_can_be_restored_is_that_of_the_text(draft, sampling, verifier):
+    """Rejected tokens that stay in the state, and rows of a draft that are counted besides the target's."""
+    table, processor = random_table(), Restorable()
+    call = {"max_new_tokens": 12, **sampling}
+    plain = engine_on(random_table(), verifier=verifier).generate(PROMPT, processors=[Restorable()], **call)
+    drafter = {
+        "two of five stand": Oracle(plain.token_ids, wrong_at=2),
+        "all stand": Oracle(plain.token_ids),
+        "drawn": LogitsDrafter(table.row),
+    }[draft]
+    result = engine_on(table, drafter, length=5, verifier=verifier).generate(PROMPT, processors=[processor], **call)
+    assert processor.state["calls"] == [[*PROMPT, *result.token_ids[:index]] for index in range(12)]
+    assert result.stats.num_proposed > 0
+    assert not result.events
+    if not sampling or verifier == "coupled":
+        assert result.token_ids == plain.token_ids

@@ -10,16 +10,33 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 
 import attrs
+import numpy as np
 import pytest
 import torch
-from models import CHAT_TEMPLATE, engine_on, library_greedy, tiny_config, tiny_model
+from drafts import drafter, other_model
+from models import CHAT_TEMPLATE, PROMPT, engine_on, library_greedy, tiny_config, tiny_model
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import specframe
-from specframe import IncompatibleManifest, Needs, Strategy, TransformersTarget, plugins
+from specframe import IncompatibleManifest, Length, Needs, Strategy, TransformersTarget, plugins
+from specframe.drawing import DraftContext
 from specframe.manifest import check, collect, open_source
-from specframe.testing import RandomOffers
+from specframe.policy import Pipeline
+from specframe.prefix import Prefix
+from specframe.sampling import SamplingPolicy
+from specframe.testing import (
+    Adversary,
+    LogitsDrafter,
+    RandomOffers,
+    ScriptedRandom,
+    output_law,
+    plain_law,
+    random_table,
+)
+from specframe.testing.exhaustive import deviation
+from specframe.testing.runs import request_of
+from specframe.verify import Residual
 
 WORDS = [f"w{index}" for index in range(97)]
 
@@ -76,6 +93,59 @@ def test_g1_widths_do_not_decide(tmp_path, width, found):
     report = check(target, save(tmp_path / "draft", width=width))
     assert verdicts(report) == found
     report.require("a draft")
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 5}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("width", [104, 128, 96])
+def test_g1_a_draft_of_another_width_drafts(width, sampling):
+    """A shape error in the first round, or an id that the target does not have, where the pair is a right one."""
+    model = tiny_model(vocab_size=104)
+    call = {"max_new_tokens": 12, "suppress_tokens": [*range(96, 104)], **sampling}
+    plain = engine_on(TransformersTarget(model)).generate(PROMPT, **call)
+    draft = drafter(other_model(vocab_size=width))
+    result = engine_on(TransformersTarget(model), draft).generate(PROMPT, **call)
+    assert result.token_ids == plain.token_ids
+    assert result.stats.num_proposed > 0
+    assert not result.events
+
+
+@pytest.mark.parametrize("is_proposed", [False, True])
+def test_g1_an_id_that_the_draft_cannot_read_ends_it_there(is_proposed):
+    """A lookup beyond a draft's embeddings is an index error here, and elsewhere the end of the process."""
+    model = tiny_model(vocab_size=104)
+    beyond = Adversary(lambda context, index: 100 if is_proposed and index == 0 else None)
+    call = {"max_new_tokens": 12, "suppress_tokens": [*range(96, 104)]}
+    engine = engine_on(TransformersTarget(model), beyond, drafter(other_model(vocab_size=96)))
+    for prompt in (PROMPT, (*PROMPT, 97), (98, *PROMPT)):
+        result = engine.generate(prompt, **call)
+        assert result.token_ids == engine_on(TransformersTarget(model)).generate(prompt, **call).token_ids
+        told = [] if prompt == PROMPT else ["off for the rest of the request: DraftVocabularyExceeded"]
+        assert [event.message for event in result.events] == told
+
+
+@pytest.mark.parametrize("width", [128, 96])
+def test_g1_the_law_of_a_draft_of_another_width(width):
+    """Ids that the target lacks are gone before p is normalised; those that the draft lacks have p = 0."""
+    pipeline = Pipeline(SamplingPolicy(temperature=1.0), vocab_size=104, stop_ids=frozenset(), num_prompt=1)
+    rule = Residual(ScriptedRandom([1 - 2.0**-53]), 0)
+    row = torch.linspace(0, 9, width, dtype=torch.float64)
+    drawn = DraftContext(Prefix([1], None, "cpu"), pipeline, lambda: rule, "cpu").draw(row, None, 0)
+    expected = torch.zeros(104, dtype=torch.float64)
+    expected[: min(width, 104)] = row[:104].softmax(-1)
+    assert np.allclose(drawn.law.dense(), expected, rtol=0, atol=1e-15)
+    assert drawn.token == min(width, 104) - 1
+
+
+@pytest.mark.parametrize("width", [2, 3, 4, 6])
+def test_g1_what_the_target_lacks_leaves_the_draft_before_the_draw(width):
+    """A law that still counts the padding accepts too much: the output's law, enumerated, is no longer the target's."""
+    target = random_table(vocab_size=3, seed=1, spread=1.0)
+    draft = random_table(vocab_size=width, seed=2)
+    drafting = LogitsDrafter(lambda ids: [value + 2 * (index >= 3) for index, value in enumerate(draft.row(ids))])
+    request = request_of(target, (0, 1), {"max_new_tokens": 3, "temperature": 1.0, "seed": 0})
+    strategy = Strategy(verifier="residual", length=Length(max_tokens=2))
+    law = output_law(target, {"d": drafting}, strategy, request)
+    assert deviation(law, plain_law(target, request)) < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["same", "reduced"])

@@ -52,6 +52,8 @@ def test_l1_counters_keep_their_identities(length, sampling, verifier):
             assert sum(position.num_kept for position in stats.positions) + sum(own) == stats.num_tokens
             assert set(own[:-1]) <= {1}
             assert own[0] == 1  # the prefill's token is the target's
+            for record in result.records[:-1]:  # the one that broke a proposal was judged too, and none behind it
+                assert record.num_evaluated == min(record.num_accepted + 1, record.num_proposed)
             assert stats.num_proposed == sum(position.num_proposed for position in stats.positions)
             assert stats.num_proposed <= length * (stats.num_rounds - 1)
             assert stats.tokens_per_call == stats.num_tokens / stats.num_target_calls

@@ -96,12 +96,19 @@ def test_m1_a_session_is_owned_by_itself_and_not_by_its_id(kind):
     for late in (
         lambda: first.commit(Ticket(7, 1, 0), 3),
         lambda: first.commit(Ticket(7, 1, first.epoch), 3),
+        lambda: first.commit(Ticket(7, 1, first.epoch), 1),
         lambda: first.verify_linear(Ticket(7, 2, first.epoch), 3, ()),
         lambda: first.prefill(Ticket(7, 0, first.epoch), prompt),
     ):
         with pytest.raises((StaleEpoch, CacheError)):
             late()
-    second.commit(Ticket(7, 1, 0), 2)
+    for foreign in (Ticket(8, 1, 0), Ticket(7, 1, 1)):
+        with pytest.raises(StaleEpoch):
+            second.commit(foreign, 1)
+    second.cancel()
+    with pytest.raises(StaleEpoch):
+        second.commit(Ticket(7, 1, 0), 1)
+    second.commit(Ticket(7, 1, second.epoch), 2)
     second.check([*prompt, 6, 8])
     second.close()
 

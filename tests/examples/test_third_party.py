@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,8 @@ from specframe.skeleton import write_skeleton
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DISTRIBUTIONS = sorted(path for path in EXAMPLES.glob("third_party_*") if path.is_dir())
-DRAFTERS = ("repeat_last", "followers", "early_exit")
+DRAFTERS = ("repeat_last", "followers", "early_exit", "abbreviations")
+OPTIONS = {"early_exit": {"layers": 1}, "abbreviations": {"file": str(EXAMPLES / "third_party_text" / "terms.toml")}}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,9 @@ def test_the_distributions_pass_their_own_tests(installed: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     num_tests = sum(path.read_text(encoding="utf-8").count("\ndef test_") for path in (installed / "tests").iterdir())
     assert num_tests >= 12
-    assert f"{num_tests + 1} passed" in done.stdout  # one is parametrised
+    passed = re.search(r"^(\d+) passed in", done.stdout, re.MULTILINE)  # and nothing beside: none failed, none skipped
+    assert passed is not None
+    assert int(passed[1]) >= num_tests
 
 
 @pytest.mark.real_model
@@ -57,11 +62,12 @@ def test_the_demo_target_says_the_same_with_each(installed: Path, monkeypatch: p
     monkeypatch.syspath_prepend(installed)
     target = specframe.load_target("demo")
     arguments = {"max_new_tokens": 16, "temperature": 0.7, "seed": 1}
-    prompt = "red green blue red green blue red green"
+    prompt = "HTTP stands for red green blue red green blue red green, and DNS"
     with specframe.Engine(target) as engine:
         expected = engine.generate(prompt, **arguments)
     for name in (*DRAFTERS, "best_guess"):
-        with specframe.Engine(target, strategy=name) as engine:
+        use = specframe.DrafterUse(name, OPTIONS.get(name, {}))
+        with specframe.Engine(target, strategy=specframe.Strategy(drafters=(use,))) as engine:
             result = engine.generate(prompt, **arguments)
         assert result.token_ids == expected.token_ids, name
         assert result.stats.drafters[name].num_proposed > 0, name
@@ -75,13 +81,15 @@ def test_each_shows_up_in_a_comparison(installed: Path, tmp_path: Path, monkeypa
     from folders import save_model
 
     model = save_model(tmp_path / "tiny", max_position_embeddings=2048)
-    arms = {"plain": "none", "repeat_last": "repeat_last", "followers": "followers", "early_exit": "early_exit.toml"}
+    arms = {"plain": "none", **{name: name for name in DRAFTERS}, **{name: f"{name}.toml" for name in OPTIONS}}
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "early_exit.toml").write_text('[[drafters]]\nuse = "early_exit"\noptions = { layers = 1 }\n')
+    for name, options in OPTIONS.items():
+        given = ", ".join(f"{option} = {json.dumps(value)}" for option, value in options.items())
+        (tmp_path / f"{name}.toml").write_text(f'[[drafters]]\nuse = "{name}"\noptions = {{ {given} }}\n')
     settings = {"model": str(model), "max_new_tokens": 8, "repeats": 1, "weighs_arms": False}
     plan = draw_up(arms, Corpus(("chat",), limit=2), **settings)
     summary = summarise(run(plan, tmp_path / "results.jsonl"))
-    assert summary.num_done == summary.num_all == 8
+    assert summary.num_done == summary.num_all == 10
     for name in DRAFTERS:
         cell = summary.cell(name)
         assert (cell.num_requests, cell.num_failed) == (2, 0), name

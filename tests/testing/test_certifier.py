@@ -15,7 +15,18 @@ from wrong import CorrectionFromTarget, with_rule
 import specframe
 from specframe import DrafterUse, Engine, Strategy, TransformersTarget
 from specframe.generation import Generation
-from specframe.testing import QUICK, Certificate, Check, Oracle, RandomOffers, certify, certify_strategy, random_table
+from specframe.testing import (
+    QUICK,
+    Adversary,
+    Certificate,
+    Check,
+    Oracle,
+    RandomOffers,
+    byte_tokenizer,
+    certify,
+    certify_strategy,
+    random_table,
+)
 from specframe.testing.certifier import _judged_together
 from specframe.testing.finding import Finding, Statistic
 from specframe.testing.page import page
@@ -135,6 +146,28 @@ def test_a_real_target_adds_conformance_and_parity():
     # The verdict holds for what was run, and the rest is named.
     assert len(certificate.missing) == 1
     assert "could not be run" in certificate.sentence
+
+
+def test_a_drafter_with_little_to_say_is_asked_what_it_knows():
+    """To the core workload it says nothing, which shows nothing; the caller's prompts stand in the certificate by a digest."""
+
+    def knows_one_beginning(facts):
+        if facts.tokenizer is None:
+            raise specframe.InvalidStrategy("no tokenizer")
+        return Adversary(lambda context, index: 7 if context[0] == 1 else None)
+
+    tokenizer = byte_tokenizer()
+    target = random_table(vocab_size=len(tokenizer), order=1, tokenizer=tokenizer)
+    silent = certify(knows_one_beginning, target=target, plan=BRIEF)
+    assert silent.about["prompts"] == "core"
+    assert {check.name for check in silent.failures} == {"target: greedy parity", "target: coupled parity"}
+    assert all("give prompts on which it does" in check.told for check in silent.failures)
+
+    shown, other = (certify(knows_one_beginning, target=target, prompts=[text], plan=BRIEF) for text in ("\1ab", "\1b"))
+    assert shown.is_certified, shown.failures
+    assert shown.about["prompts"]["count"] == 1
+    assert shown.about["prompts"]["sha256"] != other.about["prompts"]["sha256"]
+    assert "1ab" not in shown.to_json()
 
 
 def test_a_strategy_is_certified_as_it_is():

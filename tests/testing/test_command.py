@@ -75,11 +75,30 @@ def test_a_target_is_loaded_with_the_strategy(run, monkeypatch):
     assert code in (0, 1)  # random weights rarely repeat themselves, so there may be nothing to verify
 
 
+def test_the_target_is_asked_the_prompts_of_a_file(run, monkeypatch, tmp_path):
+    """For a drafter that has nothing to say to those that come with specframe."""
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "HTTP"}\n{"prompt": "DNS"}\n')
+    certify_strategy, asked = certifier.certify_strategy, []
+
+    def note(strategy, *, prompts, **arguments):
+        asked.extend(prompts)
+        return certify_strategy(strategy, **arguments)
+
+    monkeypatch.setattr(certifier, "certify_strategy", note)
+    engine = Engine(TransformersTarget(shared_model()), strategy="prompt_lookup")
+    monkeypatch.setitem(vars(specframe), "load", lambda model, **arguments: engine)
+    run("certify", "prompt_lookup", "--quick", "--target", "some/folder", "--prompts", file)
+    assert asked == ["HTTP", "DNS"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("lokup",), "unknown strategy 'lokup'"),
         (("prompt_lookup", "--kernel", "block"), "'kernel' is a target's (got 'block'); give --target"),
+        (("prompt_lookup", "--prompts", "p.jsonl"), "'prompts' is a target's (got 'p.jsonl'); give --target"),
+        (("prompt_lookup", "--target", "demo", "--prompts", "p.jsonl"), "workload file 'p.jsonl' cannot be read"),
         (("prompt_lookup", "-o", "/nowhere/c.json"), "'output' must be a file that can be written"),
     ],
 )

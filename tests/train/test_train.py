@@ -240,7 +240,7 @@ def test_sealed_prompts_are_known_behind_markers(target):
         [65, first, 66, first, *prompt, second],
         [65, first, 66, other, *heading, *prompt, other, 67],
     ):
-        talk = Conversation(script, None, frozenset({first, second}))
+        talk = Conversation(script, [], frozenset({first, second}), is_whole=False)
         ids = iter(drawn)
         with pytest.raises(StopIteration):
             while True:
@@ -315,7 +315,7 @@ def test_a_conversation_is_written_as_its_template_says():
     """Forced ids between turns are nobody's to learn; answers and their ends are."""
     script = Script(opening=(1, 2), to_assistant=(9, 3), to_user=(9, 4))
     drawn = iter([50, 9, 60, 61, 9, 70])
-    talk = Conversation(script, None, frozenset({9}))
+    talk = Conversation(script, [], frozenset({9}), is_whole=False)
     ids = [talk.next(lambda: next(drawn)) for _ in range(10)]
     assert ids == [1, 2, 50, 9, 3, 60, 61, 9, 4, 70]
     assert [token for token, is_answer in zip(talk.ids, talk.answers, strict=True) if is_answer] == [60, 61, 9]
@@ -324,6 +324,11 @@ def test_a_conversation_is_written_as_its_template_says():
     ids = [talk.next(lambda: next(drawn)) for _ in range(9)]
     assert ids == [1, 2, 7, 8, 9, 3, 60, 9, 4]
     assert [token for token, is_answer in zip(talk.ids, talk.answers, strict=True) if is_answer] == [60, 9]
+    talk = Conversation(script, [7], frozenset({9}), is_whole=False)
+    drawn = iter([8, 9, 60])
+    ids = [talk.next(lambda: next(drawn)) for _ in range(7)]
+    assert ids == [1, 2, 7, 8, 9, 3, 60]
+    assert talk.turns == [[7, 8], [60]]
 
 
 def test_the_targets_rows_are_those_of_its_text(target):
@@ -331,7 +336,10 @@ def test_the_targets_rows_are_those_of_its_text(target):
     loaded = specframe.load_target(target)
     settings = CorpusSettings(rows=2, length=40)
     script = Script.of(loaded.tokenizer)
-    talks = [Conversation(script, first, loaded.facts.stop_ids) for first in ([65, 66], None)]
+    talks = [
+        Conversation(script, first, loaded.facts.stop_ids, is_whole=is_whole)
+        for first, is_whole in (([65, 66], True), ([], False))
+    ]
     shard = write_shard(loaded, talks, settings, 0, progress=lambda part: None)
     logits = loaded.model(input_ids=torch.tensor(shard.ids).long()).logits.log_softmax(-1)
     for row in range(2):
@@ -461,6 +469,7 @@ def test_wrong_options_of_the_command_are_one_line(target, tmp_path):
     for options, told in (
         (["--steps", "0"], "'steps' must be an integer >= 1 (got 0)"),
         (["--minutes", "-1"], "'minutes' must be > 0 (got -1.0)"),
+        (["--rate", "0"], "'rate' must be > 0"),
         (["--dtype", "half"], "'dtype' must be one of float32, bfloat16 (got 'half')"),
         (["--prompts", str(tmp_path / "none.txt")], "'prompts' must be a file that can be read"),
     ):
@@ -592,6 +601,54 @@ def test_learning_raises_acceptance(target, tmp_path):
     before = acceptance(build_draft(loaded.model, 1, range(272)), held_out, range(272))
     receipt = json.loads((tmp_path / "draft" / "provenance.json").read_text())
     assert receipt["result"]["held_out_acceptance"] > before.overall + 0.04
+
+
+def test_training_goes_on_from_another_draft(target, tmp_path):
+    """What one training has learned is where the next begins, with its columns; the receipt holds the first one's."""
+    first = train_draft(target, tmp_path / "first", PROMPTS, SETTINGS)
+    resting = attrs.evolve(
+        SETTINGS,
+        corpus=attrs.evolve(SETTINGS.corpus, seed=1),
+        distil=attrs.evolve(SETTINGS.distil, rate=1e-30),
+    )
+    second = train_draft(target, tmp_path / "second", PROMPTS, resting, start=tmp_path / "first")
+    assert second["begun_with"] == {"weights": first["result"]["weights"], "receipt": first}
+    assert second["data"]["corpus"] != first["data"]["corpus"]
+    assert second["result"]["weights"] == first["result"]["weights"]
+    for name in ("target_ids.json", "model.safetensors"):
+        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+    alone = train_draft(target, tmp_path / "second", PROMPTS, resting)
+    assert alone["begun_with"] is None
+    assert alone["result"]["weights"] != first["result"]["weights"]
+    (tmp_path / "first" / "provenance.json").unlink()
+    third = train_draft(
+        target, tmp_path / "second", PROMPTS, attrs.evolve(resting, distil=SETTINGS.distil), start=tmp_path / "first"
+    )
+    assert third["begun_with"] == {"weights": first["result"]["weights"], "receipt": None}
+    assert third["result"]["weights"] != first["result"]["weights"]
+
+
+def test_a_draft_that_training_cannot_begin_with_is_told(target, tmp_path):
+    """Before an hour of text, where its configuration tells."""
+    train_draft(target, tmp_path / "first", PROMPTS, SETTINGS)
+    for change, told in (
+        ({"layers": 2}, r"'layers' must be 1, as the draft has that is begun with .got 2."),
+        ({"columns": 90}, r"'columns' must be 100, as the draft has that is begun with .got 90."),
+    ):
+        with pytest.raises(InvalidRequest, match=told):
+            train_draft(target, tmp_path / "draft", PROMPTS, attrs.evolve(SETTINGS, **change), start=tmp_path / "first")
+        assert not (tmp_path / "draft").exists()
+    wide = save_model(tmp_path / "wide", hidden_size=48, head_dim=12)
+    with pytest.raises(InvalidRequest, match=r"'start' must be a draft of this target, with vectors of 48 .got 32."):
+        train_draft(wide, tmp_path / "draft", PROMPTS, SETTINGS, start=tmp_path / "first")
+    assert not (tmp_path / "draft").exists()
+    ids = json.loads((tmp_path / "first" / "target_ids.json").read_text())
+    (tmp_path / "first" / "target_ids.json").write_text(json.dumps([-1, *ids[1:]]))
+    with pytest.raises(InvalidRequest, match=r"'start' must be a draft that borrows .* has an id for every column"):
+        train_draft(target, tmp_path / "other", PROMPTS, SETTINGS, start=tmp_path / "first")
+    (tmp_path / "first" / "provenance.json").write_text("{")
+    with pytest.raises(LoadError, match=r"provenance.json' is damaged"):
+        train_draft(target, tmp_path / "other", PROMPTS, SETTINGS, start=tmp_path / "first")
 
 
 def test_a_draft_that_borrows_from_the_wrong_target_is_told(target, tmp_path):

@@ -38,7 +38,8 @@ def answer(summary: Summary) -> Answer:
     elif best.verdict is not None and best.verdict.decision == DELETE:
         headline = f"No: {best.arm}, the best strategy here, is {speed:.2f} times as fast as plain decoding."
     else:
-        headline = f"Not shown: {best.arm} was {speed:.2f} times as fast as plain decoding, but not every gate holds."
+        why = "not every gate holds" if best.verdict is None or best.verdict.is_quiet else "the machine was not quiet"
+        headline = f"Not shown: {best.arm} was {speed:.2f} times as fast as plain decoding, but {why}."
     return Answer(headline, tuple(_sentences(summary, best)), best.arm)
 
 

@@ -29,9 +29,9 @@ def report(
 
     One HTML file that needs nothing else, and its figures as SVG and PNG. Exit status: 0, or 2 for an error.
     """
-    from specframe.bench.report.write import write_report
+    from specframe.bench.report.write import folder_of, write_report
 
-    page, *figures = write_report(results, output or results.with_suffix(""))
+    page, *figures = write_report(results, output or folder_of(results))
     if as_json:
         typer.echo(json.dumps({"page": str(page), "figures": [str(file) for file in figures]}))
     else:

@@ -13,13 +13,13 @@ from markupsafe import Markup
 
 from specframe._version import __version__
 from specframe.bench.gates import METRICS, Verdict
-from specframe.bench.metrics import Ratios, Speed
+from specframe.bench.metrics import Ratios, Speed, Summary, event_sentences
 from specframe.bench.report.answer import Answer, answer
 from specframe.bench.report.drawing import Drawn
 from specframe.bench.report.study import Study
 from specframe.bench.report.svg import inline
 from specframe.bench.report.tokens import Sample, drafters_of, samples
-from specframe.bench.report.visible import visible
+from specframe.bench.visible import visible
 
 _LONG = 30  # rows; paper is spared of longer tables
 _ENDINGS = {"_s": ", s", "_bytes": ", bytes", "_entropy": " entropy, nats"}
@@ -35,6 +35,12 @@ class Table(NamedTuple):
     def is_long(self) -> bool:
         """Whether it would fill pages of paper."""
         return len(self.rows) > _LONG
+
+    @property
+    def numeric(self) -> set[int]:
+        """The columns that hold numbers, or nothing where one would be."""
+        columns = enumerate(zip(*self.rows, strict=True))
+        return {index for index, column in columns if not any(isinstance(value, str | bool) for value in column)}
 
 
 class Shown(NamedTuple):
@@ -88,6 +94,7 @@ class Page:
 
     answer: Answer
     complaints: Sequence[str]
+    disturbances: Sequence[str]
     facts: Mapping[str, str]
     arms: Table
     verdicts: Sequence[ArmVerdicts]
@@ -105,7 +112,8 @@ def page(study: Study, drawn: Iterable[Drawn], *, source: str) -> str:
     told = answer(study.summary)
     content = Page(
         answer=told,
-        complaints=study.complaints,
+        complaints=study.summary.complaints,
+        disturbances=study.summary.disturbances,
         facts=_facts(study),
         arms=Table(ArmRow._fields, [_arm(study, name) for name in study.others]),
         verdicts=_verdicts(study),
@@ -159,8 +167,9 @@ def _facts(study: Study) -> dict[str, str]:
     plan, machine = summary.plan, summary.machine
     matched = (f"{name}: {study.speed(name).matched}" for name in study.others)
     return {
-        "Validity": "not valid, see above" if study.complaints else "valid: run as planned, on the planned machine",
-        "Requests": f"{summary.num_done} of {summary.num_all} measured",
+        "Validity": "not valid, see above" if summary.complaints else "valid: run as planned, on the planned machine",
+        "Control": _control(study),
+        "Requests": _requests(summary),
         "Equal texts": "; ".join(matched),
         "Target": ", ".join(
             [
@@ -172,15 +181,34 @@ def _facts(study: Study) -> dict[str, str]:
         "Decoding": "greedy" if plan.sampling is None else "sampled: " + _json(plan.sampling),
         "Machine class": ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in machine.items()),
         "Energy": summary.energy,
+        "Events": "; ".join(event_sentences(summary)) or "none",
         "Plan": study.results.header.plan_digest,
     }
+
+
+def _control(study: Study) -> str:
+    """Tell how far plain decoding is from itself."""
+    summary = study.summary
+    told = [
+        f"{name} {median:.3f} times as fast as {summary.baseline}, which it is once more"
+        for name in summary.controls
+        if (median := study.speed(name).end_to_end.median) is not None
+    ]
+    return f"{'not quiet, see above' if summary.disturbances else 'quiet'}: {'; '.join(told)}" if told else "none"
+
+
+def _requests(summary: Summary) -> str:
+    told = f"{summary.num_done} of {summary.num_all} measured"
+    if summary.num_split:
+        told += f"; {summary.num_split} comparisons of arms were interrupted and taken up by another process"
+    return told
 
 
 def _arm(study: Study, name: str) -> ArmRow:
     cell, speed = study.cell(name), study.speed(name)
     accepted = cell.acceptance
     return ArmRow(
-        name,
+        f"{name} (A/A control)" if name in study.summary.controls else name,
         _equal(speed),
         speed.num_other_length,
         cell.num_failed,

@@ -5,31 +5,30 @@ Knows nothing about figures or markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import attrs
 
-from specframe.bench.metrics import Cell, Speed, Summary, summarise
+from specframe.bench.metrics import Cell, Speed, Summary, planned_requests, summarise
 from specframe.bench.report.palette import Look, looks
 from specframe.bench.results import RequestRecord, Results
-
-ALL = "all strata"
+from specframe.bench.workload import ALL
 
 
 @attrs.frozen
 class Study:
-    """A file of results, its summary, and the look of each arm."""
+    """A file of results, without requests that are not of its plan; its summary, and the look of each arm."""
 
     results: Results
     summary: Summary
     looks: Mapping[str, Look]
-    complaints: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, results: Results) -> Study:
         """Arrange results. Raises ``InvalidPlan`` where they hold no plan that this version reads."""
         summary = summarise(results)
-        return cls(results, summary, looks(summary.plan), tuple(_complaints(results, summary)))
+        own = attrs.evolve(results, requests=tuple(planned_requests(results, summary.plan)))
+        return cls(own, summary, looks(summary.plan))
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -57,16 +56,3 @@ class Study:
     def finished(self, arm: str) -> list[RequestRecord]:
         """Return an arm's requests that did not fail."""
         return [request for request in self.results.requests if request.arm == arm and request.error is None]
-
-
-def _complaints(results: Results, summary: Summary) -> Iterator[str]:
-    """Tell what makes results no answer to the question of their plan, a sentence each."""
-    header, plan = results.header, summary.plan
-    if plan.digest != header.plan_digest:
-        yield f"the plan in the results was changed: its digest is {plan.digest}, not {header.plan_digest}"
-    for name in sorted(plan.machine.keys() | header.machine.keys()):
-        planned, found = plan.machine.get(name), header.machine.get(name)
-        if planned != found:
-            yield f"another machine than planned: {name} is {found}, not {planned}"
-    if summary.num_done < summary.num_all:
-        yield f"the run is not finished: {summary.num_done} of {summary.num_all} requests are measured"

@@ -12,6 +12,11 @@ from specframe.files import write_whole
 PAGE = "index.html"
 
 
+def folder_of(results: Path) -> Path:
+    """Return the folder of a report where none is named: beside the results, of their name without its ending."""
+    return results.with_suffix("") if results.suffix else results.with_name(f"{results.name}-report")
+
+
 def write_report(results: str | Path, folder: str | Path) -> Sequence[Path]:
     """Write the page and, as SVG and PNG, its figures; return the files, the page first.
 
