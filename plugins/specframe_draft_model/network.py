@@ -6,6 +6,7 @@ Knows ids and rows of logits, and nothing about rounds, laws or the target.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -23,7 +24,8 @@ class Network:
     def __init__(self, runner: TransformersTarget, target_ids: torch.Tensor | None = None) -> None:
         self.runner, self.target_ids = runner, target_ids
         self.start = 0
-        self.num_embeddings = int(runner.model.get_input_embeddings().weight.shape[0])
+        embeddings: Any = runner.model.get_input_embeddings()
+        self.num_embeddings = int(embeddings.weight.shape[0])
         self._cache = runner.cache
 
     @property

@@ -25,7 +25,7 @@ from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import core_workload
 from specframe.loading import load_target
 from specframe.prompt import encode
-from specframe.strategy import Strategy
+from specframe.strategy import Strategy, shipped
 from specframe.transformers_target import TransformersTarget
 
 MOST_DRIFT = 0.02
@@ -40,7 +40,7 @@ OWN_SETTINGS: dict[str, Strategy] = {
     "lookup 15, ngram 2 to 4, trust": lookup_strategy(15),
     "lookup 7, ngram 2 to 4": lookup_strategy(7, length="fixed"),
     "lookup 15, ngram 2 to 4": lookup_strategy(15, length="fixed"),
-    "lookup 15, ngram 2 to 4, adaptive": lookup_strategy(15, policy="adaptive", length="fixed"),
+    "the shipped strategy, adaptive": Strategy.from_toml(shipped()["prompt_lookup"]),
 }
 
 

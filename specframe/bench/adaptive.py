@@ -17,22 +17,21 @@ from typing import Any
 
 import attrs
 
-from specframe.bench.arms import Arm, EngineArm, TransformersArm, lookup_strategy
+from specframe.bench.arms import Arm, EngineArm, TransformersArm
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import STRATA, Corpus, WorkItem, core_workload
 from specframe.files import write_whole
 from specframe.loading import load_target
 from specframe.prompt import encode
-from specframe.strategy import Strategy
+from specframe.strategy import Length, Strategy, shipped
 from specframe.transformers_target import TransformersTarget
 
 KINDS = ("edit", "quote", "json", "chat")
 SETTINGS: dict[str, dict[str, Any]] = {
-    # dtype: kernel, the shortest n-gram that is looked up, and the fixed lengths
-    "float32": {"kernel": "single", "min_ngram": 2, "lengths": (3, 7, 15)},
-    "bfloat16": {"kernel": "block", "min_ngram": 1, "lengths": (3, 7)},
+    "float32": {"name": "prompt_lookup", "lengths": (3, 7, 15)},
+    "bfloat16": {"name": "prompt_lookup_block", "lengths": (3, 7)},
 }
-"""As in the shipped strategies ``prompt_lookup`` and ``prompt_lookup_block``."""
+"""The shipped strategy whose lengths are measured, and the fixed lengths to compare with, by dtype."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,19 +73,17 @@ class Lengths:
         options: argparse.Namespace,
         say: Callable[[str], None],
         *,
-        kernel: str,
-        min_ngram: int,
+        name: str,
         lengths: Sequence[int],
     ) -> None:
         self._target, self._options, self._say = target, options, say
-
-        def own(strategy: Strategy) -> EngineArm:
-            return EngineArm(target, attrs.evolve(strategy, kernel=kernel))
+        strategy = Strategy.from_toml(shipped()[name])
 
         def lookup(length: int, policy: str) -> EngineArm:
-            return own(lookup_strategy(length, policy=policy, min_ngram=min_ngram, length="fixed"))
+            return EngineArm(target, attrs.evolve(strategy, length=Length(policy, length)))
 
-        plain = own(Strategy())
+        plain = EngineArm(target, Strategy(kernel=strategy.kernel))
+        self._kernel = str(plain.engine.kernel)
         self._library: dict[str, Arm] = {
             "library plain": (library := TransformersArm(target.model)),
             "library plain again": library,
@@ -103,7 +100,7 @@ class Lengths:
         test = self._timed(self._own | self._fixed, corpus.items(), self._options.repeats)
         best = {kind: self._best_fixed(tuning, kind) for kind in STRATA}
         return {
-            "kernel": str(self._target.kernel("block")) if self._target.facts.dtype == "bfloat16" else "single",
+            "kernel": self._kernel,
             "row_costs": self._target.row_costs(),
             "control_core": core.compare("library plain again", "library plain"),
             "control_strata": test.compare("plain again", "plain"),

@@ -147,10 +147,8 @@ class EngineArm:
         self.engine.reset()
 
 
-def lookup_strategy(max_tokens: int, *, policy: str = "fixed", **options: Any) -> Strategy:
-    """Return a prompt-lookup strategy of at most ``max_tokens`` a round, under a length policy."""
+def lookup_strategy(max_tokens: int, **options: Any) -> Strategy:
+    """Return a prompt-lookup strategy of at most ``max_tokens`` a round."""
     return Strategy(
-        name="prompt_lookup",
-        length=Length(policy, max_tokens),
-        drafters=(DrafterUse("prompt_lookup", options),),
+        name="prompt_lookup", length=Length(max_tokens=max_tokens), drafters=(DrafterUse("prompt_lookup", options),)
     )
