@@ -166,6 +166,10 @@ class TransactionalCache(Cache):
                     f"layer {index} holds {layer.length} positions, the cache stands for {len(self.ids)} ids"
                 )
 
+    def is_followed(self) -> bool:
+        """Whether every layer that holds anything holds as many positions as there are ids, and any layer does."""
+        return {layer.length for layer in self._buffers if layer.is_initialized} == {len(self.ids)}
+
     def _cut_committed(self, length: int) -> None:
         if not 0 <= length <= self.num_committed:
             raise CacheError(f"the length must be in [0, {self.num_committed}], the committed ids (got {length})")

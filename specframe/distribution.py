@@ -53,8 +53,9 @@ class Distribution:
     def probs(self) -> Floats:
         """Probabilities of ``ids``, ``[n]`` float64, summing to 1; made once, so that every reader sees one vector."""
         if self._probs is None:
-            weights = np.exp(self.log_weights - self.log_weights.max())
-            self._probs = weights / weights.sum()
+            with np.errstate(under="ignore"):  # who lets numpy raise for that means arithmetic of his own
+                weights = np.exp(self.log_weights - self.log_weights.max())
+                self._probs = weights / weights.sum()
         return self._probs
 
     def prob(self, token: int) -> float:

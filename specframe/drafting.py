@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from specframe.errors import DrafterExhausted, GrammarError, OverBudget
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Proposal, Round, lend
 from specframe.records import DrafterShare, Event, EventCode
+from specframe.settings import kept_settings
 
 if TYPE_CHECKING:
     from specframe.lengths import LengthPolicy
@@ -61,6 +62,7 @@ class Drafting:
         self._propose_s: dict[str, float] = {}
         self._limits: dict[str, int] = {}
 
+    @kept_settings()
     def open(self, drafters: Mapping[str, Drafter], request: DraftRequest) -> None:
         """Open a session of each drafter."""
         for name, drafter in drafters.items():
@@ -72,6 +74,7 @@ class Drafting:
         self._round_id = round_id
         self._seconds, self._propose_s, self._limits = {}, {}, {}
 
+    @kept_settings()
     def propose(self, round: Round, proposal: Proposal) -> None:
         """Let each drafter add to the round as much as it is allowed, or until one has added (mode ``first``)."""
         for name, session in list(self._sessions.items()):
@@ -88,6 +91,7 @@ class Drafting:
             if name in self._sessions:
                 self._hold_to_budget(name, terms.budget_s)
 
+    @kept_settings()
     def commit(self, commit: Commit) -> None:
         """Tell every session the new authoritative ids."""
         for name, session in list(self._sessions.items()):
@@ -119,6 +123,7 @@ class Drafting:
             )
         return shares
 
+    @kept_settings()
     def close(self) -> None:
         """End every session, the others too where an interrupt comes in one."""
         name = next(iter(self._sessions), None)

@@ -71,11 +71,14 @@ class DraftContext:
         version = _version(ids)
         if version is not None and self._map is not None and self._map.made_from(ids, version, num_columns):
             return self._map.columns, self._map.targets
-        targets = torch.as_tensor(ids, dtype=torch.int64, device=self._device)
+        targets = torch.as_tensor(ids, device=self._device)
         if targets.shape != (num_columns,):
             raise ProposalError(
                 f"'ids' must name a target id for each of the {num_columns} columns (got {list(targets.shape)})"
             )
+        if targets.is_floating_point() or targets.dtype == torch.bool:
+            raise ProposalError(f"'ids' must hold integer ids (got {targets.dtype})")
+        targets = targets.long()
         columns = ((targets >= 0) & (targets < self._pipeline.vocab_size)).nonzero()[:, 0]
         targets = targets[columns]
         if len(targets.unique()) != len(targets):

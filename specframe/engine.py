@@ -33,6 +33,7 @@ from specframe.receipt import Receipt
 from specframe.replay import Replay, ReplayedLengths, compare, replayed_seed
 from specframe.request import Arguments, Request, integer, make_request
 from specframe.resolve import check_needs, make_drafters, read_pin, resolve_with_plugins, terms_of
+from specframe.settings import kept_settings
 from specframe.strategy import Strategy
 from specframe.stream import Result, Stream, hold_of
 from specframe.target import Kernel, Target
@@ -75,7 +76,8 @@ class Engine:
         self._identities.sources = check_needs(
             self.strategy, loaded, lambda: of_target(target), given=drafters or {}, target_strings=self._strings
         )
-        self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
+        with kept_settings():
+            self.drafters = make_drafters(self.strategy, loaded, target, drafters or {})
         self._terms = terms_of(self.strategy, loaded, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
         # What cannot be kept is refused now, and what must be measured is measured before the first request.
@@ -168,14 +170,17 @@ class Engine:
         return compare(receipt, stream.receipt, stream.result)
 
     def reset(self) -> None:
-        """Forget everything learned from requests: cached prefixes and the drafters' own state."""
-        with hold_of(self.target).taken():
+        """Forget everything learned from requests: cached prefixes and the drafters' own state.
+
+        To be called after the model's weights were changed: what is cached is another model's.
+        """
+        with hold_of(self.target).taken(), kept_settings():
             self.target.reset()
             _call_all(drafter.reset for drafter in self.drafters.values())
 
     def close(self) -> None:
         """Close the drafters and free the target's cache; the engine takes no more requests."""
-        with hold_of(self.target).taken():
+        with hold_of(self.target).taken(), kept_settings():
             self._is_closed = True
             self.target.reset()
             _call_all(drafter.close for drafter in self.drafters.values())

@@ -381,6 +381,6 @@ class Generation:
         length = len(self.request.prompt_ids) + self.request.budget - self.stopper.remaining
         assert self.request.criterion is not None
         try:
-            return self.request.criterion(self._prefix.tensor(length))
+            return bool(self.request.criterion(self._prefix.tensor(length)))
         except Exception as error:
             raise TargetError(f"the stopping criterion failed ({described(error)})") from error

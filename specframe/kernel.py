@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WIDTHS = (4, 8, 16)
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # whose costs adaptive lengths begin with; between them costs lie on a line
 EDGES = (64, 512, 2048)  # key lengths where kernels are known to change their ways
-_PROBE = 3  # the version of what is measured
+_PROBE = 4  # the version of what is measured
 _ACCEPTANCE = 0.7  # of a proposed token, for the choice of W: between open chat and a quotation
 _MOST_S = 5.0  # of measuring costs, from which on nothing is repeated
 _MOST_SPREAD = 1.3  # of the median of some times over the least, on a machine that does nothing else

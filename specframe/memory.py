@@ -97,7 +97,7 @@ class Ledger:
 def _weigh(tensors: Iterable[torch.Tensor]) -> _Weight:
     logical, storages = 0, {}
     for tensor in tensors:
-        logical += tensor.numel() * tensor.element_size()
+        logical += tensor.nbytes
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
     return _Weight(logical, storages)

@@ -135,13 +135,15 @@ def load_only(name: str, distribution: str) -> Plugins:
 
 
 def _load_one(point: EntryPoint, blocked: set[str]) -> Plugin:
-    plugin = Plugin(point.name, _distribution(point), point.dist.version if point.dist else "unknown")
+    plugin = Plugin(point.name, _distribution(point), _told(point, "version") or "unknown")
     if blocked & {"all", plugin.name, plugin.distribution}:
         plugin.is_disabled = True
         return plugin
     try:
         _register(plugin, point.load())
-    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is kept, and told when it is named
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a stranger's module raises is kept, and told when it is named
         plugin.error = error
         plugin.drafters.clear()
         plugin.grammars.clear()
@@ -199,4 +201,12 @@ def _check_entry(plugin: Plugin, kind: str, name: str, api: int, known: Mapping[
 
 
 def _distribution(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "unknown distribution"
+    return _told(point, "name") or "unknown distribution"
+
+
+def _told(point: EntryPoint, attribute: str) -> str | None:
+    """Return what a distribution says about itself; nothing where it was half removed, or is damaged."""
+    try:
+        return getattr(point.dist, attribute) if point.dist else None
+    except Exception:
+        return None

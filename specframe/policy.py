@@ -81,8 +81,9 @@ class Pipeline:
         finite = np.isfinite(weights)
         if not finite.all():
             ids, weights = ids[finite], weights[finite]
-        for warp in self.warpers:
-            ids, weights = warp(ids, weights)
+        with np.errstate(under="ignore"):
+            for warp in self.warpers:
+                ids, weights = warp(ids, weights)
         return Distribution(ids, weights, self.vocab_size)
 
 

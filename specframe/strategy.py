@@ -92,8 +92,8 @@ class DrafterUse:
     does not draw.
     """
 
-    use: str
-    options: Mapping[str, Any] = attrs.field(factory=dict)
+    use: str = attrs.field(validator=_is_a(str))
+    options: Mapping[str, Any] = attrs.field(factory=dict, validator=_is_a(Mapping))
     budget_ms: float | None = attrs.field(default=None, validator=_milliseconds)
     worker: bool = attrs.field(default=False, validator=_is_a(bool))
 

@@ -6,7 +6,9 @@ caller's model, configuration and generation configuration are never changed.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -105,6 +107,11 @@ class TransformersTarget:
         One that is still open was interrupted before it could be closed: it is ended.
         """
         check_evaluating(self.model)
+        if not self.is_current():
+            raise TargetError(
+                "the model was cast, moved or resized after this target was made, whose facts and cache are another model's; "
+                "make the target and its engine again"
+            )
         self._check_process()
         self.cache.abandon()
         made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
@@ -225,6 +232,7 @@ class TransformersSession:
                 logits = self._feed(ticket, chunk, num_rows=1, shape=self._kernel.width)
             self._transaction.commit_prefix(len(chunk))
             num_forwards += 1
+        self._check_cached()
         target._prompt_row = (prompt, logits.clone())
         return Verification(logits, num_forwards=num_forwards)
 
@@ -277,6 +285,13 @@ class TransformersSession:
         end = logits.shape[0] - num_padding
         return logits if end == num_rows else logits[end - num_rows : end]
 
+    def _check_cached(self) -> None:
+        if not self._cache.is_followed():
+            raise UnsupportedModel(
+                f"{type(self._target.model).__name__} does not keep in its cache one position for each id that it is given, so "
+                "that nothing can be rolled back; such models are not supported yet"
+            )
+
     def _check_weights(self, ticket: Ticket) -> None:
         written = self._target.loans.written()
         if written is not None:
@@ -301,14 +316,23 @@ def check_type(kind: type[PreTrainedModel], config: PreTrainedConfig) -> None:
     if config.is_encoder_decoder:
         raise UnsupportedModel(f"{name} is an encoder-decoder model; specframe decodes causal (decoder-only) models")
     is_causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() or kind.can_generate()
-    if not is_causal or getattr(text_config, "is_decoder", None) is False:
+    if not is_causal:
         raise UnsupportedModel(f"{name} is not a causal language model; load it with AutoModelForCausalLM")
+    if getattr(text_config, "is_decoder", None) is False and _looks_ahead(kind, config):
+        raise UnsupportedModel(f"{name} reads what comes after a token too: 'is_decoder' is false in its configuration")
     layer_types = set(getattr(text_config, "layer_types", None) or ())
     if getattr(kind, "_is_stateful", False) or not layer_types <= _REVERSIBLE_LAYERS:
         kinds = ", ".join(sorted(layer_types - _REVERSIBLE_LAYERS)) or "recurrent layers"
         raise UnsupportedModel(
             f"{name} keeps state that cannot be rolled back ({kinds}); such models are not supported yet"
         )
+
+
+def _looks_ahead(kind: type[PreTrainedModel], config: PreTrainedConfig) -> bool:
+    """Whether attention is not causal; GPT-NeoX has ``is_decoder`` in its configuration, false, and never reads it."""
+    with torch.device("meta"):  # the structure only
+        modules = kind(copy.deepcopy(config)).modules()
+    return any(getattr(module, name, None) is False for module in modules for name in ("is_causal", "is_decoder"))
 
 
 def _check_supported(model: PreTrainedModel) -> None:
@@ -332,8 +356,17 @@ def stop_ids_of(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     for source in (getattr(model, "generation_config", None), model.config.get_text_config(), tokenizer):
         value = getattr(source, "eos_token_id", None)
         if value is not None:
-            return frozenset(value if isinstance(value, Iterable) else (value,))
+            return _as_ids(value)
     return frozenset()
+
+
+def _as_ids(value: Any) -> frozenset[int]:
+    """Return ids from what ``generate`` takes for them: an id, several, or a tensor of one or several."""
+    ids = value.tolist() if isinstance(value, torch.Tensor) else value
+    try:
+        return frozenset(map(operator.index, ids if isinstance(ids, Iterable) else (ids,)))
+    except TypeError:
+        raise UnsupportedModel(f"the model's 'eos_token_id' must be an id or a list of ids (got {value!r})") from None
 
 
 def context_limit_of(config: Any) -> int | None:

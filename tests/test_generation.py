@@ -263,6 +263,13 @@ def test_a_criterion_sees_each_length_once_and_stops_inside_a_block(wrong_at):
     assert seen == [[[1, 2, *full[: i + 1]]] for i in range(7)]
 
 
+@pytest.mark.parametrize("answer", [lambda: 1 / 0, lambda: torch.tensor([True, False])], ids=["raises", "no bool"])
+def test_a_criterion_that_gives_no_answer_is_the_targets_error(answer):
+    """An exception of the caller's own code that comes bare does not say where it comes from."""
+    with pytest.raises(TargetError, match=r"the stopping criterion failed \((ZeroDivision|Runtime)Error"):
+        engine_on(random_table()).generate([1, 2], max_new_tokens=3, criterion=lambda ids: answer())
+
+
 class Stateful(LogitsProcessor):
     """Forbid half of the ids, by the last id of the call before: a function of the calls, not of the ids."""
 
@@ -418,6 +425,8 @@ def test_draws_map_columns_and_refuse_bad_rows():
     for call, rule in (
         (lambda round: round.draw(row, [4, 4, 0]), "injective"),
         (lambda round: round.draw(row, [4, 2]), "each of the 3 columns"),
+        (lambda round: round.draw(row, [4.5, 2.5, 0.5]), "integer ids"),
+        (lambda round: round.draw(row[:2], [True, False]), "integer ids"),
         (lambda round: round.draw(torch.eye(6)), "one row"),
         (lambda round: round.draw_rows(row), "draw for one row"),
         (lambda round: round.draw(torch.tensor([float("nan"), 0.0])), "NaN"),

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import PROMPT, library_greedy, tiny_config, tiny_model
+from models import PROMPT, engine_on, library_greedy, tiny_config, tiny_model
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     BertConfig,
     BertForMaskedLM,
     BertLMHeadModel,
+    CpmAntConfig,
+    CpmAntForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaModel,
     MambaConfig,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    RoFormerConfig,
+    RoFormerForCausalLM,
     T5Config,
 )
 
 import specframe
 from specframe import InvalidRequest, InvalidStrategy, TransformersTarget, UnknownName, UnsupportedModel
-from specframe.testing import byte_tokenizer
+from specframe.testing import Oracle, byte_tokenizer
 
 
 @pytest.fixture
@@ -95,7 +103,8 @@ def test_an_unsupported_type_is_refused_before_weights(tmp_path, config):
             "encoder-decoder",
         ),
         (lambda: BertForMaskedLM(small_bert()), "not a causal language model"),
-        (lambda: BertLMHeadModel(small_bert()), "not a causal language model"),
+        (lambda: BertLMHeadModel(small_bert()), "reads what comes after a token too: 'is_decoder' is false"),
+        (lambda: RoFormerForCausalLM(RoFormerConfig(**SMALL_BERT)), "reads what comes after a token too"),
         (lambda: LlamaModel(tiny_config("llama")), "not a causal language model"),
         (
             lambda: AutoModelForCausalLM.from_config(
@@ -104,7 +113,14 @@ def test_an_unsupported_type_is_refused_before_weights(tmp_path, config):
             "cannot be rolled back",
         ),
     ],
-    ids=["encoder-decoder", "masked", "bidirectional with a head", "without a head", "recurrent"],
+    ids=[
+        "encoder-decoder",
+        "masked",
+        "bidirectional with a head",
+        "bidirectional, older",
+        "without a head",
+        "recurrent",
+    ],
 )
 def test_an_unsupported_model_is_refused_by_its_property(make, rule):
     """A model that sees the future, or whose state cannot be rolled back, would give another text without an error."""
@@ -112,8 +128,54 @@ def test_an_unsupported_model_is_refused_by_its_property(make, rule):
         TransformersTarget(make().eval())
 
 
-def small_bert():
-    return BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=32)
+SMALL_BERT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 32,
+    "max_position_embeddings": 64,
+}
+
+
+def small_bert(**options):
+    return BertConfig(**SMALL_BERT, **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL_BERT)), lambda: BertLMHeadModel(small_bert(is_decoder=True))],
+    ids=["gpt-neox", "bert as a decoder"],
+)
+def test_a_model_is_causal_by_its_attention_and_not_by_its_configuration(tmp_path, make):
+    """GPT-NeoX's configuration says that it is no decoder, and nothing reads it: every Pythia model was refused."""
+    torch.manual_seed(0)
+    model = make().eval()
+    model.generation_config.eos_token_id = None
+    expected = library_greedy(model, PROMPT, 12)
+    model.save_pretrained(tmp_path)
+    for target in (TransformersTarget(model), specframe.load_target(tmp_path)):
+        engine = engine_on(target, Oracle(expected, wrong_at=2))
+        assert engine.generate(PROMPT, max_new_tokens=12, stop_ids=[]).token_ids == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OpenAIGPTLMHeadModel(OpenAIGPTConfig(n_embd=16, n_layer=1, n_head=2, vocab_size=32, n_positions=64)),
+        lambda: CpmAntForCausalLM(
+            CpmAntConfig(
+                hidden_size=16, num_hidden_layers=1, num_attention_heads=2, dim_head=8, dim_ff=16, vocab_size=32
+            )
+        ),
+    ],
+    ids=["no cache", "prompt tokens of its own"],
+)
+def test_a_model_that_does_not_keep_its_cache_as_told_is_refused(make):
+    """Without its past, or with positions that nobody counts, every token after the first is another one, silently."""
+    engine = engine_on(TransformersTarget(make().eval()))
+    with pytest.raises(UnsupportedModel, match="does not keep in its cache one position for each id"):
+        engine.generate(PROMPT, max_new_tokens=4, stop_ids=[])
 
 
 def test_a_hybrid_of_attention_and_recurrence_is_refused():
@@ -128,6 +190,15 @@ def test_a_model_in_training_mode_is_refused():
     """Dropout makes every forward another one."""
     with pytest.raises(UnsupportedModel, match=r"call model.eval\(\) first"):
         TransformersTarget(tiny_model().train())
+
+
+@pytest.mark.parametrize("model", [5, None, b"demo"])
+def test_a_model_is_named_by_a_text_or_a_path(model):
+    """A bare TypeError from the standard library names neither the argument nor what it may be."""
+    with pytest.raises(
+        InvalidRequest, match=r"'model' must be 'demo', a model folder, a .gguf file or a model id \(got"
+    ):
+        specframe.load(model)
 
 
 @pytest.mark.usefixtures("no_weights")

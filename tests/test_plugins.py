@@ -276,3 +276,26 @@ def test_system_exits_are_not_kept(install):
     """Prevents Ctrl-C during a slow import from being stored as a broken plugin."""
     with pytest.raises(KeyboardInterrupt):
         install(Point("slow", KeyboardInterrupt()))
+
+
+def test_a_panic_of_an_extension_module_is_kept(install):
+    """Some raise what is no ``Exception`` as they are imported; it stops nothing else."""
+    loaded = install(Point("mine", BaseException("panicked")), Point("rest", drafter_plugin("x"), "other-dist"))
+    assert loaded.drafter("x")
+    with pytest.raises(PluginError, match=r"'mine' of acme-plugins 1\.2 is broken: BaseException: panicked"):
+        loaded.drafter("mine")
+
+
+def test_a_distribution_that_was_half_removed_stops_no_other(tmp_path, monkeypatch, caplog):
+    """Its metadata are gone and its entry points are not; a name that disables nothing is looked for among them."""
+    for name in ("one", "two"):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text("[specframe]\nhalf = half_removed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(plugins.DISABLE_VARIABLE, "halve")
+    loaded = plugins.load()
+    assert "did you mean 'half'?" in caplog.text
+    assert {plugin.name for plugin in loaded.all if plugin.error is None} >= {"prompt_lookup"}
+    with pytest.raises(PluginError, match="plugin 'half' of unknown distribution unknown is broken: ModuleNotFound"):
+        loaded.drafter("half")

@@ -6,10 +6,12 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from models import engine_on, random_table
+from models import PROMPT, engine_on, random_table, tiny_model
 
-from specframe import ProposalError, TextGrammar, pure
+from specframe import DrafterUse, Engine, Needs, ProposalError, Strategy, TextGrammar, TransformersTarget, pure
 from specframe.grammar import read_only
+from specframe.plugins import DrafterEntry, Plugin, Plugins
+from specframe.settings import kept_settings
 from specframe.testing import RandomOffers, RecordedSession
 
 SAMPLING = {"temperature": 0.9, "seed": 5}
@@ -216,3 +218,97 @@ def test_a_map_of_ids_that_stays_is_checked_for_every_width():
     engine_on(random_table(), drafter).generate([1, 2], max_new_tokens=5)
     assert drafter.drawn[:2] == [3, 3]
     assert "for each of the 3 columns (got [2])" in drafter.drawn[2]
+
+
+SETTINGS = {
+    "dtype": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float16)),
+    "device": (torch.get_default_device, lambda: torch.set_default_device("meta")),
+    "threads": (torch.get_num_threads, lambda: torch.set_num_threads(torch.get_num_threads() + 1)),
+    "precision": (torch.get_float32_matmul_precision, lambda: torch.set_float32_matmul_precision("medium")),
+    "determinism": (
+        torch.get_deterministic_debug_mode,
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    ),
+    "oneDNN": (lambda: torch.backends.mkldnn.enabled, lambda: setattr(torch.backends.mkldnn, "enabled", False)),
+    "autocast": (
+        lambda: torch.is_autocast_enabled("cpu"),
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16).__enter__(),
+    ),
+}
+
+
+@pytest.fixture
+def torchs_own():
+    """Put torch's settings back, whatever a test does to them."""
+    with kept_settings():
+        yield
+
+
+@pytest.mark.usefixtures("torchs_own")
+@pytest.mark.parametrize("method", ["open", "propose", "commit", "close"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_a_drafter_sets_for_all_of_torch_does_not_reach_the_target(name, method):
+    """A mode that is entered and not left would let the target compute something else."""
+    read, change = SETTINGS[name]
+    model, before = tiny_model().float(), read()
+    arguments = {"max_new_tokens": 8, "temperature": 0.9, "seed": 5, "log_probs": True}
+    expected = engine_on(TransformersTarget(model)).generate(PROMPT, **arguments)
+    drafter = Meddling(method, lambda *given: change()) if method != "close" else Leaving(change)
+    result = engine_on(TransformersTarget(model), drafter).generate(PROMPT, **arguments)
+    assert read() == before
+    assert result.events == ()
+    assert result.token_ids == expected.token_ids
+    assert result.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
+    assert not getattr(drafter, "errors", [])
+
+
+@pytest.mark.usefixtures("torchs_own")
+def test_neither_does_what_it_sets_outside_of_requests():
+    """As it is made, reset and closed: a draft in half precision must not make the next model one."""
+
+    class Setting(RandomOffers):
+        def reset(self):
+            torch.set_default_dtype(torch.float16)
+
+        close = reset
+
+    def make(options, facts):
+        torch.set_default_dtype(torch.bfloat16)
+        return Setting(seed=1)
+
+    entry = DrafterEntry("setting", make, attrs.make_class("Options", []), Needs())
+    loaded = Plugins([Plugin("mine", "mine", "1.0", {"setting": entry})])
+    engine = Engine(random_table(), strategy=Strategy(drafters=(DrafterUse("setting"),)), plugins=loaded)
+    assert torch.get_default_dtype() == torch.float32
+    engine.reset()
+    assert torch.get_default_dtype() == torch.float32
+    engine.close()
+    assert torch.get_default_dtype() == torch.float32
+
+
+class Leaving(RandomOffers):
+    """Does something when its session is closed."""
+
+    def __init__(self, change):
+        super().__init__(seed=3)
+        self.change = change
+
+    def open(self, request):
+        session = super().open(request)
+        session.close = self.change
+        return session
+
+
+@pytest.mark.parametrize("verifier", ["coupled", "residual"])
+def test_numpys_errors_are_not_the_targets(verifier):
+    """A drafter, or the caller, may let numpy raise where a number becomes 0; probabilities do."""
+    arguments = {"max_new_tokens": 14, "temperature": 0.005, "top_p": 0.9, "typical_p": 0.9, "seed": 5}
+    expected = engine_on(random_table(), verifier=verifier).generate([1, 2], **arguments)
+    drafter = Meddling("propose", lambda *given: np.seterr(all="raise"))
+    before = np.seterr()
+    try:
+        result = engine_on(random_table(), drafter, verifier=verifier).generate([1, 2], **arguments)
+    finally:
+        np.seterr(**before)
+    assert result.token_ids == expected.token_ids
+    assert result.events == ()

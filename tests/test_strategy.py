@@ -115,6 +115,8 @@ def test_bytes_that_are_no_text(tmp_path):
         lambda: Length(max_tokens=True),
         lambda: Length(max_tokens=2.5),
         lambda: Length(max_tokens="8"),
+        lambda: DrafterUse(5),
+        lambda: DrafterUse("prompt_lookup", [("max_ngram", 4)]),
     ],
 )
 def test_python_is_checked_like_files(build):

@@ -22,7 +22,7 @@ from models import (
 )
 from transformers import AutoModelForCausalLM
 
-from specframe import StaleEpoch, TargetError, Ticket, TransformersTarget
+from specframe import StaleEpoch, TargetError, Ticket, TransformersTarget, UnsupportedModel
 from specframe.testing import Adversary, LogitsDrafter, Oracle, RandomOffers
 
 TOLERANCE = 1e-10
@@ -186,10 +186,36 @@ def test_facts_take_the_stop_ids_where_generate_does():
     assert TransformersTarget(model).facts.stop_ids == frozenset()
     model.config.eos_token_id = 5
     assert TransformersTarget(model).facts.stop_ids == {5}
-    model.generation_config.eos_token_id = [7, 9]
-    assert TransformersTarget(model).facts.stop_ids == {7, 9}
+    for value in ([7, 9], (9, 7), torch.tensor([7, 9]), np.array([7, 9])):
+        model.generation_config.eos_token_id = value
+        assert TransformersTarget(model).facts.stop_ids == {7, 9}
+        assert set(map(type, TransformersTarget(model).facts.stop_ids)) == {int}
+    model.generation_config.eos_token_id = torch.tensor(7)
+    assert TransformersTarget(model).facts.stop_ids == {7}
+    for wrong in ("a", [1.5]):
+        model.generation_config.eos_token_id = wrong
+        with pytest.raises(UnsupportedModel, match=r"'eos_token_id' must be an id or a list of ids \(got"):
+            TransformersTarget(model)
+    model.generation_config.eos_token_id = None
     assert TransformersTarget(model).facts.context_limit == 64
     assert TransformersTarget(model).facts.vocab_size == 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda model: model.half(), lambda model: model.double(), lambda model: model.resize_token_embeddings(40)],
+    ids=["cast down", "cast up", "resized"],
+)
+def test_a_model_that_is_another_one_by_now_is_told_before_anything_is_emitted(change):
+    """Its first token came from a row of the model that it was; the second failed inside of a kernel."""
+    model = tiny_model(dtype=torch.float32)
+    engine = engine_on(TransformersTarget(model))
+    engine.generate(PROMPT, max_new_tokens=4)
+    change(model)
+    with pytest.raises(TargetError, match=r"cast, moved or resized .* make the target and its engine again"):
+        engine.generate(PROMPT, max_new_tokens=4)
+    again = engine_on(TransformersTarget(model)).generate(PROMPT, max_new_tokens=4)
+    assert again.token_ids == library_greedy(model, PROMPT, 4)
 
 
 def test_a_call_with_a_stale_ticket_changes_nothing():

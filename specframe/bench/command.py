@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specframe.bench.report.command import report
+from specframe.bench.visible import visible
 from specframe.manifest.commands import AsJson
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ def plan(
     check_writable(output)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in sampling.items() if value is not None}
+    if given == {"temperature": 0}:  # greedy, as everywhere
+        given = {}
     asked = _named(arm or [], "arm")
     if taken := asked.keys() & {PLAIN, CONTROL}:
         raise InvalidRequest("arm", "must leave this name to plain decoding", min(taken), "write NAME=ARM with another")
@@ -270,6 +273,8 @@ def _named(given: list[str], option: str, *, needs_name: bool = False) -> dict[s
             value = name
         if not name or not value or (needs_name and not is_named):
             raise InvalidRequest(option, f"must be {'NAME=VALUE' if needs_name else 'a value or NAME=VALUE'}", text)
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise InvalidRequest(option, "must be Unicode text", text)
         if name in named:
             raise InvalidRequest(
                 option, "must not be given twice under one name", name, "write NAME=VALUE with another"
@@ -310,10 +315,11 @@ class _Teller:
 
     def __call__(self, progress: Progress) -> None:
         left = f"about {_duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+        doing = visible(progress.doing)
         if self._console.is_terminal:
             self._bar.update(
                 self._task,
-                description=progress.doing,
+                description=doing,
                 completed=progress.num_done,
                 total=progress.num_all,
                 left=left,
@@ -322,7 +328,7 @@ class _Teller:
         now = time.monotonic() - self._started
         if now - self._told >= _SAY_EVERY_S or progress.num_done == progress.num_all:
             self._told = now
-            told = f"[{_duration(now)}] {progress.num_done}/{progress.num_all} {progress.doing}"
+            told = f"[{_duration(now)}] {progress.num_done}/{progress.num_all} {doing}"
             print(f"{told}, {left}" if left else told, file=sys.stderr, flush=True)
 
 

@@ -73,7 +73,7 @@ DEFAULT_GATES = (
         "matched",
         at_least=1.0,
         otherwise=DELETE,
-        reason="greedy mismatches under matched identities are the report's first fault: zero, stop positions included",
+        reason="greedy and coupled decoding promise plain decoding's text: zero mismatches, stop positions included",
         is_optional=True,  # sampling under residual verification gives other texts of the same law
     ),
     Gate("distribution", at_least=1.0, otherwise=DELETE, reason="a biased sampler is no accelerator"),
@@ -147,15 +147,10 @@ class Verdict:
     reasons: tuple[str, ...]
     is_quiet: bool = True
 
-    @property
-    def label(self) -> str:
-        """The decision in words, with what speaks against believing it."""
-        return self.decision if self.is_quiet else f"{self.decision}, not quiet"
-
 
 def decide(metrics: Mapping[str, float | None], gates: Sequence[Gate] = DEFAULT_GATES) -> Verdict:
     """Return the verdict over metrics by name; None, or no entry, is a metric that was not measured."""
-    decision, reasons, is_quiet = PROMOTE, [], _is_quiet(metrics.get("control"), gates)
+    decision, reasons, is_quiet = PROMOTE, [], is_quiet_by(gates, metrics.get("control"))
     for gate in gates:
         value = metrics.get(gate.metric)
         if value is None:
@@ -169,7 +164,8 @@ def decide(metrics: Mapping[str, float | None], gates: Sequence[Gate] = DEFAULT_
     return Verdict(decision, tuple(reasons), is_quiet)
 
 
-def _is_quiet(control: float | None, gates: Sequence[Gate]) -> bool:
+def is_quiet_by(gates: Sequence[Gate], control: float | None) -> bool:
+    """Tell whether gates let a control be so far from 1; those that do not ask for it let it be anywhere."""
     return control is None or all(gate.holds(control) for gate in gates if gate.metric == "control")
 
 

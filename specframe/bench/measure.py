@@ -136,7 +136,8 @@ def _with_account(record: RequestRecord, outcome: Outcome) -> RequestRecord:
         kernel=result.kernel,
         length_policy=result.length_policy,
         events=tuple(
-            f"round {event.round_id}: {event.drafter or 'target'}: {event.message}" for event in result.events
+            f"{event.code}: round {event.round_id}, {event.drafter or 'target'}: {event.message}"
+            for event in result.events
         ),
     )
 

@@ -12,15 +12,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import attrs
 
-from specframe.bench.gates import NOISE, QUIET, Verdict, decide
+from specframe.bench.gates import NOISE, Verdict, decide, is_quiet_by
 from specframe.bench.plan import Plan, is_judged, plan_of
 from specframe.bench.results import ArmRecord, RequestRecord, Results
-from specframe.bench.workload import CONVERSATIONAL
+from specframe.bench.workload import ALL, CONVERSATIONAL
 from specframe.errors import InvalidPlan
 from specframe.positions import PositionStats
 from specframe.schedule import RoundCosts, SessionCosts, cost_per_token, expected_round_cost, expected_tokens
@@ -31,10 +32,11 @@ CONFIDENCE = 0.95
 
 @attrs.frozen
 class Ratios:
-    """Speed-ups of requests. ``low``, ``high``: a confidence interval of the median, None for fewer than six requests.
+    """Speed-ups of requests.
 
-    ``p10``: what nine requests in ten reach; ``total``: the reference's seconds over the arm's, both in total. All are None
-    where there is no request.
+    ``low``, ``high``: a confidence interval of the median over prompts, each with the median over its seeds, for outputs of
+    one prompt are no independent evidence; None for fewer than six. ``p10``: what nine requests in ten reach; ``total``: the
+    reference's seconds over the arm's, both in total. All are None where there is no request.
     """
 
     values: tuple[float, ...]
@@ -127,17 +129,23 @@ class Prediction:
 class Cell:
     """All figures of one arm in one scope; ``kind`` is the stratum, None for all of them.
 
-    ``speeds``: against each reference by its name; ``phases``: mean seconds of a request by phase; ``metrics``: what gates ask
-    for (``gates.METRICS``); ``verdict``: of strategies that draft, else None.
+    ``num_measured``: repeats of the ``num_requests`` requests that were run, of which ``num_failed`` ended with an error, the
+    first of which is ``first_error``;
+    ``speeds``: against each reference by its name; ``events``: how many measurements had an event, by its code; ``phases``:
+    mean seconds of a request by phase; ``metrics``: what gates ask for (``gates.METRICS``); ``verdict``: of strategies that
+    draft, else None.
     """
 
     arm: str
     kind: str | None
     num_requests: int
+    num_measured: int
     num_failed: int
+    first_error: str | None
     speeds: Mapping[str, Speed]
     quality: Quality
     acceptance: Acceptance | None
+    events: Mapping[str, int]
     phases: Mapping[str, float]
     prediction: Prediction | None
     joules_per_token: float | None
@@ -153,7 +161,7 @@ class Summary:
     baseline first; ``controls``: arms that are the baseline once more, so that their distance from 1 is the noise of the run;
     ``num_split``: requests whose repeats were interrupted, and so measured in different processes; ``complaints``: what
     makes the results no answer to the question of their plan, a sentence each; ``disturbances``: the same of controls that
-    are farther from 1 than ``gates.QUIET``, so that times decide nothing.
+    are farther from 1 than the plan's gates allow, so that times decide nothing.
     """
 
     plan: Plan
@@ -171,9 +179,13 @@ class Summary:
     disturbances: tuple[str, ...]
     cells: tuple[Cell, ...]
 
+    @cached_property
+    def _by_scope(self) -> Mapping[tuple[str, str | None], Cell]:
+        return {(cell.arm, cell.kind): cell for cell in self.cells}
+
     def cell(self, arm: str, kind: str | None = None) -> Cell:
         """Return an arm's figures in a scope."""
-        return next(cell for cell in self.cells if (cell.arm, cell.kind) == (arm, kind))
+        return self._by_scope[arm, kind]
 
     def as_data(self) -> dict[str, Any]:
         """Return plain data that JSON can hold; a number that is not finite is spelled as text."""
@@ -225,13 +237,27 @@ def summarise(results: Results) -> Summary:
         num_all=num_all,
         num_split=sum(len(found) > 1 for found in sessions.values()),
         complaints=tuple(_complaints(results, plan, num_done=len(requests), num_all=num_all)),
-        disturbances=tuple(_disturbances([cell for cell in cells if cell.arm in controls], plan.baseline)),
+        disturbances=tuple(_disturbances(plan, plan.baseline, [cell for cell in cells if cell.arm in controls])),
         cells=cells,
     )
 
 
 def _failed(records: Iterable[RequestRecord]) -> set[tuple[int, int]]:
     return {(record.index, record.repeat) for record in records if record.error is not None}
+
+
+def event_sentences(summary: Summary) -> list[str]:
+    """Tell what happened to arms beside generating: errors, and events such as a drafter that failed, a sentence each."""
+    told = []
+    for cell in map(summary.cell, summary.plan.arms):
+        if cell.first_error is not None:
+            told.append(
+                f"{cell.arm}: {cell.num_failed} of {cell.num_measured} measurements ended with an error, the first with "
+                f"{cell.first_error}"
+            )
+        for code, count in sorted(cell.events.items()):
+            told.append(f"{cell.arm}: {code} in {count} of {cell.num_measured} measurements")
+    return told
 
 
 def planned_requests(results: Results, plan: Plan) -> list[RequestRecord]:
@@ -259,19 +285,16 @@ def _complaints(results: Results, plan: Plan, *, num_done: int, num_all: int) ->
         yield f"the run is not finished: {num_done} of {num_all} requests are measured"
 
 
-def _disturbances(controls: Sequence[Cell], baseline: str) -> Iterator[str]:
+def _disturbances(plan: Plan, baseline: str, controls: Sequence[Cell]) -> Iterator[str]:
     for name, cells in groupby(controls, key=lambda cell: cell.arm):
         medians = [(cell.kind, cell.speeds[baseline].end_to_end.median) for cell in cells]
         off = [
-            f"{median:.3f} {f'in {kind}' if kind is not None else 'over all strata'}"
+            f"{median:.3f} {f'in {kind}' if kind is not None else f'over {ALL}'}"
             for kind, median in medians
-            if median is not None and abs(median - 1) > QUIET
+            if median is not None and not is_quiet_by(plan.gates, abs(median - 1))
         ]
         if off:
-            yield (
-                f"the machine was not quiet: {name} is plain decoding once more and should be within {QUIET:g} of 1 times as "
-                f"fast, but was {', '.join(off)}; there, no time decides anything"
-            )
+            yield f"{name} is {baseline} once more, but was {', '.join(off)} times as fast; no time decides anything there"
 
 
 def _cell(
@@ -308,10 +331,13 @@ def _cell(
         arm=name,
         kind=kind,
         num_requests=len({_request(record) for record in own}),
+        num_measured=len(own),
         num_failed=len(own) - len(finished),
+        first_error=next((record.error for record in own if record.error is not None), None),
         speeds=speeds,
         quality=quality(finished, finished_plain),
         acceptance=acceptance(finished),
+        events=Counter(code for record in own for code in record.event_codes),
         phases=_mean_phases(finished),
         prediction=prediction,
         joules_per_token=_joules_per_token(finished),
@@ -323,16 +349,16 @@ def _cell(
 def speed(own: Iterable[RequestRecord], reference: Iterable[RequestRecord]) -> Speed:
     """Compare an arm's requests with a reference's."""
     theirs = {(*_request(record), record.repeat): record for record in _finished(reference)}
-    pairs: dict[Any, list[tuple[RequestRecord, RequestRecord]]] = {}
+    pairs: dict[tuple[int, int | None], list[tuple[RequestRecord, RequestRecord]]] = {}
     for record in _finished(own):
         other = theirs.get((*_request(record), record.repeat))
         if other is not None:
             pairs.setdefault(_request(record), []).append((record, other))
-    same_length = [
-        repeats
-        for repeats in pairs.values()
+    same_length = {
+        request: repeats
+        for request, repeats in pairs.items()
         if all(len(first.token_ids) == len(second.token_ids) for first, second in repeats)
-    ]
+    }
     return Speed(
         num_requests=len(pairs),
         num_matched=sum(
@@ -346,20 +372,24 @@ def speed(own: Iterable[RequestRecord], reference: Iterable[RequestRecord]) -> S
 
 
 def _ratios(
-    requests: Sequence[Sequence[tuple[RequestRecord, RequestRecord]]], seconds: Callable[[RequestRecord], float | None]
+    requests: Mapping[tuple[int, int | None], Sequence[tuple[RequestRecord, RequestRecord]]],
+    seconds: Callable[[RequestRecord], float | None],
 ) -> Ratios:
-    values, own_s, their_s = [], 0.0, 0.0
-    for repeats in requests:
+    values: list[float] = []
+    of_prompt: dict[int, list[float]] = {}
+    own_s = their_s = 0.0
+    for (index, _), repeats in requests.items():
         timed = [(seconds(first), seconds(second)) for first, second in repeats]
         pairs = [(first, second) for first, second in timed if first and second]
         if not pairs:
             continue
         values.append(statistics.median(second / first for first, second in pairs))
+        of_prompt.setdefault(index, []).append(values[-1])
         own_s += statistics.median(first for first, _ in pairs)
         their_s += statistics.median(second for _, second in pairs)
     if not values:
         return Ratios(())
-    low, high = median_interval(values) or (None, None)
+    low, high = median_interval(list(map(statistics.median, of_prompt.values()))) or (None, None)
     ordered = sorted(values)
     return Ratios(
         tuple(values), statistics.median(values), low, high, ordered[math.floor(0.1 * len(ordered))], their_s / own_s
@@ -380,11 +410,15 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     ordered, count = sorted(values), len(values)
     tail, rank = 0.0, 0
     while rank < count // 2:
-        tail += 2 * math.comb(count, rank) / 2**count
+        tail += 2 * math.exp(_log_choose(count, rank) - count * math.log(2))
         if tail > 1 - confidence:
             break
         rank += 1
     return (ordered[rank - 1], ordered[count - rank]) if rank else None
+
+
+def _log_choose(count: int, chosen: int) -> float:
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
 
 
 def quality(own: Sequence[RequestRecord], plain: Sequence[RequestRecord]) -> Quality:
@@ -467,6 +501,8 @@ def predict(own: Sequence[RequestRecord], plain: Sequence[RequestRecord], arm: A
         spent_s += count * expected_round_cost(costs, survival[:length])
         num_tokens += count * expected_tokens(survival[:length])
     speculative_s = spent_s / num_tokens
+    if plain_s <= 0 or speculative_s <= 0:  # too short for the clock
+        return None
     session = SessionCosts(
         target_load_s=(arm.target_load_s if arm is not None else None) or 0.0,
         target_prefill_s=statistics.median(record.first_token_s or 0.0 for record in plain),

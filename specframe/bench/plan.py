@@ -6,6 +6,7 @@ Plain data and its file. Whether a run keeps to its plan is a comparison of two 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,11 @@ FORMAT = 1
 def _at_least_1(instance: Any, attribute: attrs.Attribute[int], value: int) -> None:
     if value < 1:
         raise InvalidPlan(f"'{attribute.name}' must be >= 1 (got {value!r})")
+
+
+def _seeds(instance: Any, attribute: attrs.Attribute[Any], value: tuple[int, ...]) -> None:
+    if not value or any(not 0 <= seed < 2**64 for seed in value) or len(set(value)) < len(value):
+        raise InvalidPlan(f"'{attribute.name}' must be different integers from 0 to 2**64 - 1 (got {value!r})")
 
 
 @attrs.frozen
@@ -81,7 +87,7 @@ class Plan:
     weighs_arms: bool = True
     max_new_tokens: int = attrs.field(default=128, validator=_at_least_1)
     repeats: int = attrs.field(default=3, validator=_at_least_1)
-    seeds: tuple[int, ...] = attrs.field(default=(0,), validator=attrs.validators.min_len(1))
+    seeds: tuple[int, ...] = attrs.field(default=(0,), validator=_seeds)
     order_seed: int = 0
     version: str = __version__
     format: int = FORMAT
@@ -97,13 +103,18 @@ class Plan:
         return next((name for name, arm in self.arms.items() if is_plain(arm)), None)
 
     def turns(self) -> list[Turn]:
-        """Return every request in order: repeat by repeat, item by item, the arms in an order drawn for each."""
+        """Return every request in order: repeat by repeat, item by item, the arms in an order of its own.
+
+        Orders are balanced: of as many items as there are arms, one after another, each arm is first once, second once, and so
+        on, in a drawn order that is turned further from item to item. So none profits from its place.
+        """
         turns = []
-        for repeat in range(self.repeats):
-            for index in range(len(self.items)):
-                names = list(self.arms)
-                random.Random(f"{self.order_seed}/{repeat}/{index}").shuffle(names)
-                turns += [Turn(name, index, repeat, order) for order, name in enumerate(names)]
+        for repeat, index in itertools.product(range(self.repeats), range(len(self.items))):
+            block, shift = divmod(repeat * len(self.items) + index, len(self.arms))
+            names = list(self.arms)
+            random.Random(f"{self.order_seed}/{block}").shuffle(names)
+            names = names[shift:] + names[:shift]
+            turns += [Turn(name, index, repeat, order) for order, name in enumerate(names)]
         return turns
 
     def seed(self, repeat: int) -> int | None:
@@ -165,9 +176,19 @@ def plan_of(data: Mapping[str, Any], where: str) -> Plan:
     if data.get("format") != FORMAT:
         raise InvalidPlan(f"{where} has format {data.get('format')!r}; this specframe reads {FORMAT}")
     try:
-        return structure(data, Plan, where)
+        plan = structure(data, Plan, where)
     except InvalidStrategy as error:
         raise InvalidPlan(str(error)) from error
+    for name, arm in plan.arms.items():
+        if not _is_described(arm):
+            raise InvalidPlan(f"{where}: arm '{name}' is neither a strategy with its drafters nor one of transformers'")
+    return plan
+
+
+def _is_described(arm: Mapping[str, Any]) -> bool:
+    strategy, library = arm.get("strategy"), arm.get("library")
+    has_drafters = isinstance(strategy, Mapping) and isinstance(strategy.get("drafters"), Sequence)
+    return has_drafters or isinstance(library, Mapping)
 
 
 def changes(plan: Plan, now: Plan) -> list[str]:

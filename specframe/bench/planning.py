@@ -126,10 +126,14 @@ def _read_certificate(path: Path, name: str, arm: Mapping[str, Any]) -> dict[str
         content = json.loads(data)
     except OSError as error:
         raise InvalidPlan(f"{where} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidPlan(f"{where} is not JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("schema") != "specframe.certificate":
+    about = content.get("about") if isinstance(content, dict) else None
+    drafters = about.get("drafters") if isinstance(about, dict) else None
+    if not isinstance(drafters, dict) or content.get("schema") != "specframe.certificate":
         raise InvalidPlan(f"{where} is no certificate; 'specframe certify NAME -o FILE' writes one")
-    if not is_judged(arm) or content.get("about", {}).get("drafters", {}).keys() != arm["plugins"].keys():
+    if not is_judged(arm) or drafters.keys() != arm["plugins"].keys():
         raise InvalidPlan(f"{where} is about '{content.get('subject')}', not about the drafters of arm '{name}'")
+    if drafters != arm["plugins"]:
+        raise InvalidPlan(f"{where} is about {drafters}, and arm '{name}' runs {arm['plugins']}; certify them again")
     return {"verdict": str(content.get("verdict")), "sha256": hashlib.sha256(data).hexdigest()}

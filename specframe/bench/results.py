@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from specframe.strategy import structure
 
 FORMAT = 1
 PLAIN, ACCEPTED, CORRECTION, EXTRA = "plain", "accepted", "correction", "extra"
+PHASES = ("prefill", "draft", "verify", "decide", "commit", "emit", "other")
 
 
 @attrs.frozen
@@ -122,12 +124,13 @@ class RequestRecord:
       text), empty where an arm does not tell; ``judged``: whether the item's judge accepts ``text``, None without one;
       ``error``: what ended the request early, None for nothing. A failed request counts as no time.
     - Time: ``end_to_end_s``: from the call to its return; ``first_token_s``: until the first tokens were there, of which there
-      were ``num_first``; ``decode_s``: the rest; ``phases``: seconds of prefill, draft, verify, decide, commit and emit, and
-      ``other``, which is all else of ``end_to_end_s``.
+      were ``num_first``; ``decode_s``: the rest; ``phases``: seconds by ``PHASES``, of which ``other`` is all else of
+      ``end_to_end_s``.
     - Counts: ``num_prompt``, ``num_target_calls``, ``num_rounds``; ``positions``: what became of the first, second, ...
       token of a proposal, whoever made it; ``drafters``: each one's own counts, seconds and (entropy in nats, whether
       accepted) pairs; ``rounds``.
-    - What it ran under: ``exactness``, ``kernel``, ``length_policy`` as in ``Result``, None for a reference arm; ``events``.
+    - What it ran under: ``exactness``, ``kernel``, ``length_policy`` as in ``Result``, None for a reference arm; ``events``: a
+      text each, which begins with its code (``records.EVENT_CODES``).
     - ``peak_resident_bytes``: of the process during the request, all arms' models included; ``energy_j``.
     """
 
@@ -163,6 +166,11 @@ class RequestRecord:
     events: tuple[str, ...] = ()
     peak_resident_bytes: int | None = None
     energy_j: float | None = None
+
+    @property
+    def event_codes(self) -> set[str]:
+        """What kinds of events there were."""
+        return {event.partition(":")[0] for event in self.events}
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -278,14 +286,14 @@ def _broken_output(record: RequestRecord) -> Iterator[str]:
             yield f"'{name}' must have an entry for each of {num_tokens} tokens, or none"
     if "".join(record.pieces) != record.text:
         yield "'pieces' must make up 'text'"
-    for origin in record.origins:
+    for origin in dict.fromkeys(record.origins):
         if Origin.parse(origin).how not in (PLAIN, ACCEPTED, CORRECTION, EXTRA):
             yield f"'origins' must hold {PLAIN}, {ACCEPTED}, {CORRECTION} or {EXTRA} (got {origin!r})"
 
 
 def _broken_counts(record: RequestRecord) -> Iterator[str]:
     rounds, positions, drafters = record.rounds, record.positions, record.drafters.values()
-    columns = attrs.astuple(rounds)
+    columns = attrs.astuple(rounds, recurse=False)
     if len({len(column) for column in columns}) > 1:
         yield "the columns of 'rounds' must be equally long"
     if any(not 0 <= seconds < math.inf for column in columns[2:] for seconds in column):
@@ -296,13 +304,19 @@ def _broken_counts(record: RequestRecord) -> Iterator[str]:
         before = positions[index - 1].num_accepted if index else proposed
         if not 0 <= kept <= accepted <= evaluated <= min(decided, before) or decided > proposed:
             yield f"the counts of 'positions[{index}]' must not exceed one another"
-    if rounds.num_proposed and sum(rounds.num_proposed) != sum(one.num_proposed for one in positions):
+    reached = [
+        sum(count > index for count in rounds.num_proposed) for index in range(max(rounds.num_proposed, default=0))
+    ]
+    if rounds.num_proposed and reached != [one.num_proposed for one in positions]:
         yield "the rounds must have proposed what 'positions' counts"
+    if record.phases and record.phases.keys() != set(PHASES):
+        yield f"'phases' must have {', '.join(PHASES)}, or nothing"
     for name in ("num_proposed", "num_evaluated", "num_accepted"):
         if drafters and sum(getattr(one, name) for one in drafters) != sum(getattr(one, name) for one in positions):
             yield f"'{name}' of the drafters must make up that of 'positions'"
     num_kept = sum(one.num_kept for one in positions)
-    if record.origins and num_kept != sum(Origin.parse(origin).how == ACCEPTED for origin in record.origins):
+    origins = Counter(record.origins)
+    if origins and num_kept != sum(count for text, count in origins.items() if Origin.parse(text).how == ACCEPTED):
         yield "'origins' must hold as many accepted tokens as 'positions' kept"
     if not all(math.isfinite(entropy) for one in drafters for entropy, _ in one.entropies):
         yield "entropies must be finite numbers of nats"

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 LIBRARY = "transformers"
 _LOOKUP, _ASSISTED = f"{LIBRARY}-lookup:", f"{LIBRARY}-assisted:"
 _LENGTHS = re.compile(r"(?P<strategy>.+)@(?P<policy>fixed|adaptive)(:(?P<tokens>[1-9][0-9]*))?")
+_LIBRARY_PLAIN = {
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+}  # a model's own settings may be others
 _LIBRARY_OFF = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0}  # what transformers puts on by itself when it samples
 _LIBRARY_SAMPLING = frozenset(
     ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram_size")
@@ -95,13 +100,16 @@ def build(
 
 
 def library_sampling(sampling: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a sampling policy as arguments of transformers' ``generate``. Raises ``InvalidRequest`` for what it lacks."""
+    """Return a sampling policy as arguments of transformers' ``generate``, which a model's own settings cannot change.
+
+    Raises ``InvalidRequest`` for what it lacks.
+    """
     if sampling is None:
-        return {}
+        return dict(_LIBRARY_PLAIN)
     given = {name: value for name, value in sampling.items() if value is not None}
     for name in sorted(given.keys() - _LIBRARY_SAMPLING):
         raise InvalidRequest(name, "is unknown to transformers' generate", given[name], "leave its arms out")
-    return {"do_sample": True, **_LIBRARY_OFF, **given}
+    return {"do_sample": True, **_LIBRARY_PLAIN, **_LIBRARY_OFF, **given}
 
 
 def parse(spec: str, kernel: str | None = None) -> tuple[Strategy | LibraryArm, Plugins]:

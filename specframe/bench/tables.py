@@ -10,7 +10,8 @@ from rich.text import Text
 
 from specframe.bench.gates import DELETE, PROMOTE
 from specframe.bench.machine import NOT_AVAILABLE
-from specframe.bench.metrics import Cell, Ratios, Speed, Summary
+from specframe.bench.metrics import Cell, Ratios, Speed, Summary, event_sentences
+from specframe.bench.visible import visible
 from specframe.bench.workload import ALL
 
 _COLOURS = {PROMOTE: "green", DELETE: "red"}
@@ -26,7 +27,7 @@ def show(summary: Summary, console: Console) -> None:
 
 def render(summary: Summary) -> RenderableType:
     """Return the tables and the verdicts, to be printed."""
-    parts: list[RenderableType] = [_head(summary)]
+    parts: list[RenderableType] = [_head(summary), *_events(summary)]
     for reference in summary.references:
         parts += [_title(f"Times as fast as {reference}"), _speeds(summary, reference)]
     parts += [
@@ -51,21 +52,26 @@ def _head(summary: Summary) -> Text:
     ]
     if summary.num_split:
         lines.append(f"{summary.num_split} comparisons of arms were interrupted and taken up by another process")
-    head = Text("\n".join(lines), style="dim")
+    head = Text("\n".join(map(visible, lines)), style="dim")
     for title, sentences in (("not valid", summary.complaints), ("not quiet", summary.disturbances)):
         for sentence in sentences:
-            head.append(f"\n{title}: {sentence}", style="red")
+            head.append(f"\n{title}: {visible(sentence)}", style="red")
     return head
 
 
+def _events(summary: Summary) -> Iterable[Text]:
+    for sentence in event_sentences(summary):
+        yield Text(visible(sentence), style="yellow")
+
+
 def _title(text: str) -> Text:
-    return Text(f"\n{text}", style="bold")
+    return Text(f"\n{visible(text)}", style="bold")
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", overflow="fold")
+        table.add_column(_text(column), justify="right" if index else "left", overflow="fold")
     return table
 
 
@@ -157,13 +163,22 @@ def _verdicts(summary: Summary) -> Iterable[RenderableType]:
             continue
         decision = cell.verdict.decision
         style = _COLOURS.get(decision, "yellow")
-        yield Text.assemble((f"{cell.arm}, {cell.kind or ALL}: ", ""), (cell.verdict.label, f"bold {style}"))
+        yield Text.assemble(
+            visible(f"{cell.arm}, {cell.kind or ALL}: "),
+            (decision, f"bold {style}"),
+            "" if cell.verdict.is_quiet else ", not quiet",
+        )
         for reason in cell.verdict.reasons:
-            yield Text(f"  {reason}", style="dim")
+            yield Text(f"  {visible(reason)}", style="dim")
 
 
-def _label(summary: Summary, name: str) -> str:
-    return f"{name} (A/A control)" if name in summary.controls else name
+def _label(summary: Summary, name: str) -> Text:
+    return _text(f"{name} (A/A control)" if name in summary.controls else name)
+
+
+def _text(told: str) -> Text:
+    """Return a text as it is: of a name, nothing is markup, and nothing speaks to the terminal."""
+    return Text(visible(told))
 
 
 def _number(value: float | None) -> str:

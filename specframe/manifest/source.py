@@ -83,8 +83,9 @@ def open_source(model: str | Path, *, trust_remote_code: bool = False) -> Source
     Of a model id only small files are fetched, code only where it is trusted; a GGUF file that was not converted before
     stays as it is. Raises ``InvalidRequest`` for what is not there, ``MissingPackage`` for a demo that is not installed.
     """
-    name = str(model)
-    path = Path(model)
+    if not isinstance(model, str | Path):
+        raise InvalidRequest("model", _MODEL, model)
+    name, path = str(model), Path(model)
     if name == "demo":
         return _gguf(demo.demo_file())
     if name.endswith(".gguf"):

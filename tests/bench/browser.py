@@ -38,8 +38,12 @@ function measure(width) {
       });
       const wide = [...page.body.querySelectorAll("*")].filter(
         element => element.getBoundingClientRect().right > width + 1 && !element.closest(".wide, .tokens"));
-      told[width] = {scrolls: page.documentElement.scrollWidth > width, figures,
-                     wide: wide.slice(0, 5).map(element => element.outerHTML.slice(0, 120))};
+      const foreign = [...page.querySelectorAll("*")].filter(
+        element => /^(SCRIPT|IMG|IFRAME|OBJECT|EMBED|FORM|BASE)$/i.test(element.tagName) ||
+                   [...element.attributes].some(attribute => attribute.name.startsWith("on")));
+      const start = elements => elements.slice(0, 5).map(element => element.outerHTML.slice(0, 120));
+      told[width] = {scrolls: page.documentElement.scrollWidth > width, figures, wide: start(wide),
+                     foreign: start(foreign), title: page.title};
       done();
     };
     frame.src = "index.html";
@@ -77,6 +81,13 @@ def run(profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     assert CHROMIUM
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+
+
+def print_out(folder: Path, profile: Path, file: Path) -> bytes:
+    """Print ``index.html`` of a folder and return the PDF."""
+    with _serving(folder, "") as (address, _):
+        run(profile, "--no-pdf-header-footer", f"--print-to-pdf={file}", f"{address}/index.html")
+    return file.read_bytes()
 
 
 @contextmanager

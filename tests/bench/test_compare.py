@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from specframe.bench import planning
+from specframe.bench.plan import read_plan
 from specframe.bench.report.write import folder_of
 from specframe.bench.results import read_results
 from specframe.bench.workload import Corpus
@@ -58,6 +59,12 @@ def test_a_plan_is_made_and_run_and_shown(compare, model, tmp_path):
     assert record.first_token_s < record.end_to_end_s
     assert record.text == "".join(record.pieces)
     assert record.peak_resident_bytes is None or record.peak_resident_bytes > 2**26
+
+
+def test_a_temperature_of_nothing_is_greedy(compare, model, tmp_path):
+    """As the help says."""
+    assert compare("plan", "-o", tmp_path / "p.json", "--target", model, "--temperature", 0, *SMALL)[0] == 0
+    assert read_plan(tmp_path / "p.json").sampling is None
 
 
 def test_a_plan_is_never_overwritten(compare, model, tmp_path):
@@ -114,6 +121,18 @@ def test_a_run_against_a_changed_plan_is_refused(compare, model, tmp_path):
         (
             ("plan", "-o", "x.json", "--arm", "plain=prompt_lookup"),
             "error: 'arm' must leave this name to plain decoding",
+        ),
+        (
+            ("plan", "-o", "x.json", "--arm", "a\udcff=prompt_lookup"),
+            "error: 'arm' must be Unicode text (got 'a\\udcff=",
+        ),
+        (
+            ("plan", "-o", "x.json", "--temperature", "1", "--seed", "-1"),
+            "error: 'seeds' must be different integers from 0",
+        ),
+        (
+            ("plan", "-o", "x.json", "--temperature", "1", "--seed", "5", "--seed", "5"),
+            "error: 'seeds' must be different",
         ),
         (("plan", "-o", "x.json", "--top-k", "5"), "error: 'sampling' needs a temperature above 0"),
     ],

@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from specframe import InvalidPlan, Length
 from specframe.bench.gates import DELETE, KEEP, PROMOTE, Gate
-from specframe.bench.metrics import median_interval, speed, summarise
+from specframe.bench.metrics import event_sentences, median_interval, speed, summarise
 from specframe.bench.results import (
     ArmRecord,
     ByteCounts,
@@ -116,6 +116,8 @@ def test_failures_are_counted_and_have_no_time():
     requests[1] = attrs.evolve(requests[1], error="TargetError: x", end_to_end_s=None, token_ids=())
     cell = summarise(results_of(requests)).cell("drafted")
     assert (cell.num_requests, cell.num_failed) == (6, 1)
+    told = ["drafted: 1 of 6 measurements ended with an error, the first with TargetError: x"]
+    assert event_sentences(summarise(results_of(requests))) == told
     assert cell.speeds["plain"].num_requests == 5
     assert cell.verdict.decision == DELETE
     assert any(reason.startswith("failures is 1") for reason in cell.verdict.reasons)
@@ -147,6 +149,41 @@ def test_an_interval_of_the_median_is_that_of_the_binomial():
         low, high = median_interval([source.expovariate(1) for _ in range(15)])
         missed += not low <= math.log(2) <= high
     assert missed < 2000 * 0.05  # expected 70 of 2,000; 100 are 3.7 standard deviations away
+
+
+def test_an_interval_of_many_is_found_at_once():
+    """Prevents a large corpus from taking minutes of big numbers for each figure."""
+    low, high = median_interval(range(30_000))
+    assert low == 29_999 - high
+    assert 2 * binom.cdf(low, 30_000, 0.5) <= 0.05 < 2 * binom.cdf(low + 1, 30_000, 0.5)
+
+
+def test_seeds_of_one_prompt_are_no_independent_evidence():
+    """Prevents a narrow interval from one prompt that was sampled a hundred times."""
+    seeds = tuple(range(10))
+    requests = [
+        request(arm, index, seconds, repeat=seed, seed=seed)
+        for index in range(2)
+        for seed in seeds
+        for arm, seconds in (("plain", 10), ("drafted", 5 + seed / 10))
+    ]
+    settings = {"repeats": 10, "seeds": seeds, "sampling": {"temperature": 1.0}}
+    found = summarise(results_of(requests, **settings)).cell("drafted").speeds["plain"]
+    assert found.num_requests == len(found.end_to_end.values) == 20
+    assert found.end_to_end.low is None
+    requests = [
+        attrs.evolve(r, index=index, name=f"item {index}") for index in range(6) for r in requests if r.index == 0
+    ]
+    whole = summarise(results_of(requests, **settings)).cell("drafted").speeds["plain"].end_to_end
+    assert len(whole.values) == 60
+    assert (whole.low, whole.high) == (pytest.approx(whole.median), pytest.approx(whole.median))
+
+
+def test_times_that_are_too_short_for_the_clock_predict_nothing():
+    """Prevents a division by a clock that did not move."""
+    nothing = Rounds((0, 0), (1, 1), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
+    cell = summarise(results_of([attrs.evolve(r, rounds=nothing) for r in pairs([(10, 5)])])).cell("drafted")
+    assert cell.prediction is None
 
 
 def test_quality_is_apart_from_acceptance():
@@ -215,7 +252,7 @@ def test_a_control_that_is_off_is_told_and_decides_nothing():
     for share in (0.95, 1.05):
         found = summarise(controlled(lambda kind, share=share: share))
         (told,) = found.disturbances
-        assert told.startswith("the machine was not quiet: again is plain decoding once more")
+        assert told.startswith("again is plain once more, but was ")
         assert f"{1 / share:.3f} over all strata, {1 / share:.3f} in chat, {1 / share:.3f} in json" in told
         for kind in (None, "chat", "json"):
             verdict = found.cell("drafted", kind).verdict
@@ -232,6 +269,17 @@ def test_a_control_is_asked_in_each_stratum():
     assert not found.cell("drafted", "json").verdict.is_quiet
     assert f"{1 / 1.1:.3f} in json" in found.disturbances[0]
     assert "in chat" not in found.disturbances[0]
+
+
+def test_a_plan_says_how_quiet_is_quiet():
+    """Prevents a banner that says something else than the verdicts."""
+    results = controlled(lambda kind: 1.05)
+    gates = tuple(gate for gate in summarise(results).plan.gates if gate.metric != "control")
+    for own in ((*gates, Gate("control", at_most=0.1, otherwise=KEEP, reason="x")), gates):
+        header = attrs.evolve(results.header, plan=attrs.evolve(summarise(results).plan, gates=own).as_data())
+        found = summarise(attrs.evolve(results, header=header))
+        assert found.disturbances == ()
+        assert found.cell("drafted").verdict.is_quiet
 
 
 def test_a_comparison_without_a_control_promotes_nothing():
@@ -490,6 +538,19 @@ def test_the_tables_say_what_the_summary_says(tmp_path):
     strata = text[text.index("By stratum") :].split("\n")
     row = next(line for line in strata if line.startswith("drafted"))
     assert row.split()[1:] == ["2.000", "0.500"]
+
+
+def test_names_are_no_markup_and_speak_to_no_terminal(tmp_path):
+    """A corpus may call its strata what it likes: prevents a crash over brackets, and a title that a terminal obeys."""
+    kinds = ("[/red]", "[bold]\x1b]0;owned\x07", "\u202eevil")
+    requests = [attrs.evolve(r, kind=kinds[r.index]) for r in pairs([(10, 5), (10, 20), (4, 4)])]
+    renamed = [attrs.evolve(r, arm="[/x]\x1b[2J") if r.arm == "drafted" else r for r in requests]
+    results = results_of(renamed, {"plain": PLAIN, "[/x]\x1b[2J": DRAFTED}, kinds=kinds)
+    with open(tmp_path / "out", "w", encoding="utf-8") as file:
+        show(summarise(results), Console(file=file))
+    text = (tmp_path / "out").read_text(encoding="utf-8")
+    assert "[/x]\u27e8U+001B\u27e9[2J, [/red]: keep experimental" in text
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
 def test_results_of_a_file_give_a_summary(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections import Counter
 from types import SimpleNamespace
 
 import attrs
@@ -25,7 +26,7 @@ PLAN = Plan(
     arms={
         "plain": strategy_arm(Strategy()),
         "lookup": strategy_arm(LOOKUP),
-        "library": {"prompt_lookup_num_tokens": 10},
+        "library": {"library": {"num_lookup": 10, "assistant": None}},
     },
     items=planned(stratum("chat")),
     machine={"cores": "2", "power": NOT_AVAILABLE},
@@ -70,6 +71,19 @@ def test_a_departure_is_told_by_its_field(change, told):
     assert any(sentence.startswith(told) for sentence in changes(PLAN, now))
 
 
+def test_no_arm_is_first_more_often_than_another():
+    """What comes first after a write to the disk may be slower: an arm that is unlucky with its place would look slower."""
+    plan = attrs.evolve(PLAN, repeats=3)
+    turns = plan.turns()
+    assert len({turn.key for turn in turns}) == len(turns) == 3 * len(plan.items) * 3
+    places = Counter((turn.arm, turn.order) for turn in turns)
+    assert max(places.values()) - min(places.values()) <= 1
+    by_item = [tuple(turn.arm for turn in turns[start : start + 3]) for start in range(0, len(turns), 3)]
+    assert {frozenset(names) for names in by_item} == {frozenset(plan.arms)}
+    assert len(set(by_item)) > 3
+    assert turns == plan.turns() != attrs.evolve(plan, order_seed=1).turns()
+
+
 def test_a_prompt_is_bound_by_all_that_it_is():
     """Prevents a prompt, a split or a judge from being changed after the plan."""
     item = WorkItem("test", "chat", "a", "Hi")
@@ -104,6 +118,10 @@ def test_a_changed_file_is_refused(tmp_path):
     refused({**content, "plan": {**content["plan"], "format": 2}}, "has format 2; this specframe reads 1")
     refused({**content, "plan": {**content["plan"], "repeat": 2}}, "unknown key 'repeat'")
     refused({**content, "plan": {**content["plan"], "repeats": "2"}}, "must be of type int")
+    refused({**content, "plan": {**content["plan"], "seeds": []}}, "'seeds' must be different integers")
+    for arm in ({}, {"strategy": None}, {"strategy": {"drafters": 3}}, {"library": "transformers"}):
+        arms = {**content["plan"]["arms"], "lookup": arm}
+        refused({**content, "plan": {**content["plan"], "arms": arms}}, "arm 'lookup' is neither a strategy")
     refused({"digest": content["digest"]}, "must hold an object")
     refused("{", "is not JSON")
     with pytest.raises(InvalidPlan, match="cannot be read"):

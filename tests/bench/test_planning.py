@@ -80,12 +80,25 @@ def test_arms_of_all_kinds_generate_the_same(model):
     assert len(found["none"]) <= 12
 
 
+def test_a_models_own_settings_do_not_change_the_reference(model):
+    """Prevents a penalty that comes with a model from making transformers' arm say something else than all others."""
+    target = load_target(model)
+    target.model.generation_config.repetition_penalty = 1.8
+    target.model.generation_config.no_repeat_ngram_size = 2
+    prompt = tuple(byte_tokenizer()("one two three one two three one two")["input_ids"])
+    wanted = build("none", target)(prompt, 20)
+    for spec in ("transformers", "transformers-lookup:3", f"transformers-assisted:{model}"):
+        assert build(spec, target)(prompt, 20) == wanted, spec
+
+
 def test_sampling_is_handed_to_the_library_as_it_is():
     """Prevents transformers' hidden top_k of 50 from being compared with our whole distribution."""
-    assert library_sampling(None) == {}
+    plain = {"num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+    assert library_sampling(None) == plain
     assert library_sampling({"temperature": 0.7, "min_p": None}) == {
-        "do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0, "typical_p": 1.0
+        **plain, "do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0, "typical_p": 1.0
     }  # fmt: skip
+    assert library_sampling({"temperature": 1.0, "repetition_penalty": 1.2})["repetition_penalty"] == 1.2
     assert library_sampling({"temperature": 1.0, "top_k": 5})["top_k"] == 5
     with pytest.raises(InvalidRequest, match="'presence_penalty' is unknown to transformers' generate"):
         library_sampling({"temperature": 1.0, "presence_penalty": 1.0})
@@ -206,7 +219,7 @@ def test_a_certificate_is_evidence_for_its_own_drafters(model, tmp_path):
     """Prevents one drafter's proof from promoting another."""
     file = tmp_path / "c.json"
     content = {"schema": "specframe.certificate", "verdict": "certified", "subject": "prompt_lookup",
-               "about": {"drafters": {"prompt_lookup": "a plugin"}}}  # fmt: skip
+               "about": {"drafters": drawn(model).arms["lookup"]["plugins"]}}  # fmt: skip
     file.write_text(json.dumps(content))
     plan = drawn(model, certificates={"lookup": str(file)})
     assert plan.arms["lookup"]["certificate"]["verdict"] == "certified"
@@ -217,7 +230,17 @@ def test_a_certificate_is_evidence_for_its_own_drafters(model, tmp_path):
         InvalidPlan, match="a certificate is given for arm 'other'; the arms are plain, lookup, library"
     ):
         drawn(model, certificates={"other": str(file)})
-    for text, told in {"{}": "is no certificate", "{": "is not JSON"}.items():
+    other = json.loads(file.read_text())
+    other["about"]["drafters"]["prompt_lookup"] = "specframe 0.0.1"
+    broken = {**other, "about": ["prompt_lookup"]}
+    for text, told in {
+        "{}": "is no certificate",
+        "{": "is not JSON",
+        "[" * 100_000: "is not JSON",
+        "[]": "is no certificate",
+        json.dumps(broken): "is no certificate",
+        json.dumps(other): r"is about {.*0\.0\.1'}, and arm 'lookup' runs .*; certify them again",
+    }.items():
         file.write_text(text)
         with pytest.raises(InvalidPlan, match=told):
             drawn(model, certificates={"lookup": str(file)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -10,10 +11,13 @@ import warnings
 import attrs
 import pytest
 from comparisons import DRAFTED, PLAIN, MadeArm, items, made_bench, made_plan, run_made
+from rich.console import Console
 
 from specframe import Engine, InvalidResults, Length, Strategy
 from specframe.bench.measure import origins, text_pieces
+from specframe.bench.metrics import event_sentences, summarise
 from specframe.bench.results import ArmRecord, Origin, read_results
+from specframe.bench.tables import show
 from specframe.records import DrafterShare, RoundRecord
 from specframe.testing import Oracle, RandomOffers, TableTarget, byte_tokenizer, random_table
 from specframe.text import TokenBytes
@@ -223,6 +227,35 @@ def test_an_arm_that_fails_is_a_result(tmp_path):
         assert record.error.startswith("GenerationError: generation ended early")
         assert record.end_to_end_s is None
         assert record.token_ids == ()
+
+
+class Breaking(RandomOffers):
+    """Fails in the middle of every generation."""
+
+    def _proposer(self, request):
+        propose, count = super()._proposer(request), itertools.count(1)
+
+        def fail(round_):
+            if next(count) == 3:
+                raise RuntimeError("broken")
+            propose(round_)
+
+        return fail
+
+
+def test_a_drafter_that_fails_midway_is_told(tmp_path):
+    """Prevents an arm whose drafter was off most of the time from passing for one that gains nothing."""
+    target = random_table()
+    arms = {"plain": MadeArm(Engine(target)), "drafted": MadeArm(Engine(target, {"scripted": Breaking(seed=1)}))}
+    plan = made_plan({"plain": PLAIN, "drafted": DRAFTED}, CORPUS)
+    summary = summarise(run_made(plan, made_bench(arms, CORPUS), tmp_path / "r.jsonl"))
+    cell = summary.cell("drafted")
+    assert cell.events == {"drafter-failed": 3}
+    assert cell.speeds["plain"].matched == "matched 3/3"
+    assert event_sentences(summary) == ["drafted: drafter-failed in 3 of 3 measurements"]
+    with open(tmp_path / "out", "w", encoding="utf-8") as file:
+        show(summary, Console(file=file))
+    assert "drafted: drafter-failed in 3 of 3 measurements" in (tmp_path / "out").read_text(encoding="utf-8")
 
 
 def test_a_request_is_recorded_as_it_went(tmp_path):

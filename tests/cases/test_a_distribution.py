@@ -353,6 +353,16 @@ def test_a5_residual_at_rounding_and_above():
         assert decision.token % 2 == 0 or is_rounding  # where q exceeds p
 
 
+@pytest.mark.parametrize(("times", "is_rounding"), [(0.75, True), (1.0, True), (1.25, False)])
+def test_a5_the_floor_of_a_residual(times, is_rounding):
+    """Prevents case A5 i at its bound: a mass of V * 2**-52 is rounding, one above it is drawn from."""
+    mass = times * 4 * 2.0**-52
+    q, p = Distribution.from_probs([0.25 + mass, 0.25 - mass, 0.25, 0.25]), Distribution.from_probs([0.25] * 4)
+    decision = Residual(ScriptedRandom([1 - 2.0**-53, 0.99]), 0).judge(LawRow(q, 0), 0, 1, p)
+    assert (decision.is_accepted, decision.is_rounding) == (False, is_rounding)
+    assert decision.token == (3 if is_rounding else 0)
+
+
 @pytest.mark.parametrize("policy", [SamplingPolicy(), SamplingPolicy(temperature=0.7, top_k=3, top_p=0.9)])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "all masked"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 
 import attrs
+import numpy as np
 import pytest
 import torch
 from drafts import drafter, other_model
@@ -19,10 +20,23 @@ from transformers import PreTrainedTokenizerFast
 
 import specframe
 from specframe import IncompatibleManifest, Length, Needs, Strategy, TransformersTarget, plugins
+from specframe.drawing import DraftContext
 from specframe.manifest import check, collect, open_source
-from specframe.testing import Adversary, LogitsDrafter, RandomOffers, output_law, plain_law, random_table
+from specframe.policy import Pipeline
+from specframe.prefix import Prefix
+from specframe.sampling import SamplingPolicy
+from specframe.testing import (
+    Adversary,
+    LogitsDrafter,
+    RandomOffers,
+    ScriptedRandom,
+    output_law,
+    plain_law,
+    random_table,
+)
 from specframe.testing.exhaustive import deviation
 from specframe.testing.runs import request_of
+from specframe.verify import Residual
 
 WORDS = [f"w{index}" for index in range(97)]
 
@@ -107,6 +121,19 @@ def test_g1_an_id_that_the_draft_cannot_read_ends_it_there(is_proposed):
         assert result.token_ids == engine_on(TransformersTarget(model)).generate(prompt, **call).token_ids
         told = [] if prompt == PROMPT else ["off for the rest of the request: DraftVocabularyExceeded"]
         assert [event.message for event in result.events] == told
+
+
+@pytest.mark.parametrize("width", [128, 96])
+def test_g1_the_law_of_a_draft_of_another_width(width):
+    """Ids that the target lacks are gone before p is normalised; those that the draft lacks have p = 0."""
+    pipeline = Pipeline(SamplingPolicy(temperature=1.0), vocab_size=104, stop_ids=frozenset(), num_prompt=1)
+    rule = Residual(ScriptedRandom([1 - 2.0**-53]), 0)
+    row = torch.linspace(0, 9, width, dtype=torch.float64)
+    drawn = DraftContext(Prefix([1], None, "cpu"), pipeline, lambda: rule, "cpu").draw(row, None, 0)
+    expected = torch.zeros(104, dtype=torch.float64)
+    expected[: min(width, 104)] = row[:104].softmax(-1)
+    assert np.allclose(drawn.law.dense(), expected, rtol=0, atol=1e-15)
+    assert drawn.token == min(width, 104) - 1
 
 
 @pytest.mark.parametrize("width", [2, 3, 4, 6])

@@ -50,6 +50,7 @@ def test_h2_accept_and_rollback_are_inverse(compile, data):
         if masks[-1][token]:
             states.append(grammar.advance(states[-1], token))
             masks.append(grammar.mask(states[-1]).copy())
+            assert masks[-1].any() == (token not in STOP_IDS)
         else:
             with pytest.raises(GrammarError):
                 grammar.advance(states[-1], token)
@@ -59,22 +60,24 @@ def test_h2_accept_and_rollback_are_inverse(compile, data):
         assert hash(states[n]) == hash(states[n])
 
 
-def test_h4_lengths_of_a_star_are_geometric():
+@pytest.mark.parametrize("language", [{"regex": "a*"}, {"lark": "start: /a*/"}], ids=["regex", "lark"])
+def test_h4_lengths_of_a_star_are_geometric(language):
     """In a final state both stop ids and continuations: with three equal ids each length has 1/3 of what is left.
 
     1,000 outputs; a deviation of more than 5 standard errors at one of four lengths has odds below 1 in 100,000.
     """
     target = target_that_likes(A, *STOP_IDS)
     engine = Engine(target, strategy="none")
-    lengths = [len(r.text) for r in engine.generate([1], regex="a*", temperature=1.0, seed=3, n=1000)]
+    lengths = [len(r.text) for r in engine.generate([1], temperature=1.0, seed=3, n=1000, **language)]
     for length in range(4):
         expected = (2 / 3) * (1 / 3) ** length
         error = np.sqrt(expected * (1 - expected) / 1000)
         assert abs(lengths.count(length) / 1000 - expected) < 5 * error
 
 
-def test_h4_after_the_last_repeat_only_stop_ids():
-    result = Engine(target_that_likes(ord("1")), strategy="none").generate([1], regex="1{1,3}")
+@pytest.mark.parametrize("language", [{"regex": "1{1,3}"}, {"lark": "start: /1{1,3}/"}], ids=["regex", "lark"])
+def test_h4_after_the_last_repeat_only_stop_ids(language):
+    result = Engine(target_that_likes(ord("1")), strategy="none").generate([1], **language)
     assert result.text == "111"
     assert result.token_ids[-1] in STOP_IDS
 

@@ -29,7 +29,7 @@ def test_i1_characters_of_several_bytes(source, inside, outside):
         assert takes(grammar, text) == (text in inside) == (re.fullmatch(source, text) is not None)
 
 
-@pytest.mark.parametrize("source", ["[^a]", "(?s:.)", r"[\W\S]"])
+@pytest.mark.parametrize("source", ["[^a]", "(?s:.)", r"[\W\S]", "[^a]+"])
 def test_i1_what_is_no_utf8_is_not_accepted(source):
     """Not inside a character, no overlong forms, no surrogates, nothing beyond Unicode: all strings of up to 3 bytes of
     chosen ones, and the ends of the 4-byte range.

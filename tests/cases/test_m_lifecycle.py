@@ -102,7 +102,13 @@ def test_m1_a_session_is_owned_by_itself_and_not_by_its_id(kind):
     ):
         with pytest.raises((StaleEpoch, CacheError)):
             late()
-    second.commit(Ticket(7, 1, 0), 2)
+    for foreign in (Ticket(8, 1, 0), Ticket(7, 1, 1)):
+        with pytest.raises(StaleEpoch):
+            second.commit(foreign, 1)
+    second.cancel()
+    with pytest.raises(StaleEpoch):
+        second.commit(Ticket(7, 1, 0), 1)
+    second.commit(Ticket(7, 1, second.epoch), 2)
     second.check([*prompt, 6, 8])
     second.close()
 

@@ -1,4 +1,4 @@
-"""The kinds behind the cases C, E1, E3, G1, H1 and J3, whichever way a request comes in and whoever proposes.
+"""The kinds behind the cases C, E1, E3, G1, H1, J3, K1 and M1, whichever way a request comes in and whoever proposes.
 
 Every strategy, kernel and entry point must end an output where plain decoding does, with the same ids and the same text. The
 logits are wider than the tokenizer, and the drafters are the ones that come with specframe, one of them in a worker.
@@ -6,6 +6,7 @@ logits are wider than the tokenizer, and the drafters are the ones that come wit
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import pytest
@@ -221,3 +222,30 @@ def test_every_way_in_keeps_the_ends_of_a_residual_text(name, kernel, end, ways)
         else:
             assert found.stop_match in (*stops, *call["stop_ids"])
             assert len(found.token_ids) <= budget
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_a_request_leaves_in_a_drafter_changes_nothing_later(name, ways, model):
+    """A draft's cache, an index or a worker's session of the request before: other proposals, or none any more."""
+    used = ways(name, "single")
+    fresh = Ways(model, used.strategy)
+    try:
+        for call in (
+            {"stop_ids": [], "max_new_tokens": 20},
+            {"stop_ids": [], "max_new_tokens": 20, "temperature": 0.8, "seed": 42},
+            {"stop_ids": [EOS], "max_new_tokens": 20, "regex": "[a-d]{4,8}"},
+        ):
+            left = used.engine.stream(PROMPT[:9], **{**call, "max_new_tokens": 15})
+            for _ in itertools.islice(left, 2):
+                pass
+            left.close()
+            found, expected = (way.engine.generate(PROMPT, **call) for way in (used, fresh))
+            assert told(found) == told(expected)
+            counts = [
+                [[(share.name, share.num_proposed, share.num_accepted) for share in r.drafters] for r in result.records]
+                for result in (found, expected)
+            ]
+            assert counts[0] == counts[1]
+            fresh.engine.reset()
+    finally:
+        fresh.close()

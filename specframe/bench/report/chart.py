@@ -16,8 +16,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from specframe.bench.report.palette import QUIET, WIDTH
 from specframe.bench.report.study import Study
-from specframe.bench.report.visible import short
+from specframe.bench.visible import short
+from specframe.bench.workload import ALL
 
+MOST_STRATA = 60
 _LINE = 11.0  # between names, in points
 _RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)
 _FINE_RATIOS = tuple(round(0.5 + step / 20, 2) for step in range(30))
@@ -38,6 +40,14 @@ class Chart:
     draw: Callable[[Figure, Sequence[Any], Study], str | None]
 
 
+def drawn_strata(rows: Sequence[Any]) -> tuple[list[str], str]:
+    """Return the strata of rows that a figure has room for, and what it says of the others; the table has them all."""
+    names = list(dict.fromkeys(row.stratum for row in rows))
+    shown = sorted(names, key=lambda name: name != ALL)[:MOST_STRATA]
+    num_left = len(names) - len(shown)
+    return [name for name in names if name in shown], f"{num_left} more strata are in the table" if num_left else ""
+
+
 def arms_of(rows: Sequence[Any]) -> list[str]:
     """Return the arms of rows in order."""
     return list(dict.fromkeys(row.arm for row in rows))
@@ -52,7 +62,7 @@ def grid(figure: Figure, names: Sequence[str], *, num_columns: int, row_height: 
     for spare in made[len(names) :]:
         spare.remove()
     for axes, name in zip(made, names, strict=False):
-        axes.set_title(short(name), fontsize=8.5)
+        axes.set_title(short(name, 20), fontsize=8.5)
     for axes in made[: len(names)][-num_columns:]:
         axes.tick_params(labelbottom=True)
     return dict(zip(names, made, strict=False))

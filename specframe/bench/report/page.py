@@ -13,13 +13,13 @@ from markupsafe import Markup
 
 from specframe._version import __version__
 from specframe.bench.gates import METRICS, Verdict
-from specframe.bench.metrics import Ratios, Speed, Summary
+from specframe.bench.metrics import Ratios, Speed, Summary, event_sentences
 from specframe.bench.report.answer import Answer, answer
 from specframe.bench.report.drawing import Drawn
 from specframe.bench.report.study import Study
 from specframe.bench.report.svg import inline
 from specframe.bench.report.tokens import Sample, drafters_of, samples
-from specframe.bench.report.visible import visible
+from specframe.bench.visible import visible
 
 _LONG = 30  # rows; paper is spared of longer tables
 _ENDINGS = {"_s": ", s", "_bytes": ", bytes", "_entropy": " entropy, nats"}
@@ -35,6 +35,12 @@ class Table(NamedTuple):
     def is_long(self) -> bool:
         """Whether it would fill pages of paper."""
         return len(self.rows) > _LONG
+
+    @property
+    def numeric(self) -> set[int]:
+        """The columns that hold numbers, or nothing where one would be."""
+        columns = enumerate(zip(*self.rows, strict=True))
+        return {index for index, column in columns if not any(isinstance(value, str | bool) for value in column)}
 
 
 class Shown(NamedTuple):
@@ -175,6 +181,7 @@ def _facts(study: Study) -> dict[str, str]:
         "Decoding": "greedy" if plan.sampling is None else "sampled: " + _json(plan.sampling),
         "Machine class": ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in machine.items()),
         "Energy": summary.energy,
+        "Events": "; ".join(event_sentences(summary)) or "none",
         "Plan": study.results.header.plan_digest,
     }
 
@@ -201,7 +208,7 @@ def _arm(study: Study, name: str) -> ArmRow:
     cell, speed = study.cell(name), study.speed(name)
     accepted = cell.acceptance
     return ArmRow(
-        name,
+        f"{name} (A/A control)" if name in study.summary.controls else name,
         _equal(speed),
         speed.num_other_length,
         cell.num_failed,

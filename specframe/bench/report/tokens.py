@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from specframe.bench.report.study import Study
-from specframe.bench.report.visible import visible
 from specframe.bench.results import ACCEPTED, CORRECTION, EXTRA, PLAIN, Origin, RequestRecord
+from specframe.bench.visible import visible
 
 MOST_TOKENS = 200
 NAMES = {

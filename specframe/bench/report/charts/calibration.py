@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from specframe.bench.report.chart import Chart
 from specframe.bench.report.palette import SURFACE, WIDTH
 from specframe.bench.report.study import Study
-from specframe.bench.report.visible import short
+from specframe.bench.visible import short
 
 MOST_BINS, FEWEST = 10, 20
 _Z = statistics.NormalDist().inv_cdf(0.975)

@@ -11,10 +11,10 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from specframe.bench.report.chart import Chart, arms_of
+from specframe.bench.report.chart import Chart, arms_of, drawn_strata
 from specframe.bench.report.palette import SURFACE, WIDTH
 from specframe.bench.report.study import Study
-from specframe.bench.report.visible import short
+from specframe.bench.visible import short
 from specframe.bench.workload import ALL
 
 _SPEED = LinearSegmentedColormap.from_list("speed", ("#a63603", "#fdae6b", "#f7f7f7", "#74add1", "#08519c"))
@@ -68,7 +68,7 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     """Draw the panels side by side, strata down and arms across."""
     if not any(row.num_requests for row in rows):
         return "No request was finished."
-    strata, arms = list(dict.fromkeys(row.stratum for row in rows)), arms_of(rows)
+    (strata, left), arms = drawn_strata(rows), arms_of(rows)
     others = [arm for arm in arms if arm != study.summary.baseline] or arms  # plain decoding is itself
     panels = [("times faster", _SPEED, _speed, others), ("% equal texts", _QUALITY, _equal, others)]
     if any(row.num_judged for row in rows):
@@ -80,7 +80,7 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     for axes, (title, colours, cell_of, names) in zip(made, panels, strict=True):
         axes.set_title(title)
         for row in rows:
-            if row.arm in names:
+            if row.arm in names and row.stratum in strata:
                 _draw_cell(axes, names.index(row.arm), strata.index(row.stratum), cell_of(row), colours, fontsize)
         axes.set_xlim(-0.5, len(names) - 0.5)
         told = [short(arm) for arm in names]
@@ -90,6 +90,7 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
         axes.spines[:].set_visible(False)
     made[0].set_yticks(range(len(strata)), [short(name) for name in strata], fontsize=8.5)
     made[0].set_ylim(len(strata) - 0.5, -0.5)
+    figure.supxlabel(left, fontsize=8.5)
     return None
 
 

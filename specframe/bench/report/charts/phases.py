@@ -13,7 +13,7 @@ from specframe.bench.metrics import draft_prefill_s
 from specframe.bench.report.chart import Chart, arms_of
 from specframe.bench.report.palette import INK, QUIET, WIDTH
 from specframe.bench.report.study import Study
-from specframe.bench.report.visible import short
+from specframe.bench.visible import short
 
 LOAD_TARGET, LOAD_DRAFTERS, DRAFT_PREFILL, UNTOLD, TOTAL = (
     "load target",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from specframe.bench.report.chart import Chart, arms_of, grid, legend
+from specframe.bench.report.chart import Chart, arms_of, drawn_strata, grid, legend
 from specframe.bench.report.study import Study
 
 FEWEST = 10
@@ -54,8 +54,8 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     drawn = [row for row in rows if row.survival is not None and row.num_decided >= FEWEST]
     if not drawn:
         return f"No arm told of {FEWEST} proposals or more."
-    arms = arms_of(drawn)
-    panels = grid(figure, list(dict.fromkeys(row.stratum for row in drawn)), num_columns=3, row_height=1.28)
+    (strata, left), arms = drawn_strata(drawn), arms_of(drawn)
+    panels = grid(figure, strata, num_columns=3, row_height=1.28)
     for stratum, axes in panels.items():
         for arm in arms:
             points = [row for row in drawn if (row.stratum, row.arm) == (stratum, arm)]
@@ -68,7 +68,7 @@ def draw(figure: Figure, rows: Sequence[Row], study: Study) -> str | None:
     first.set_xlim(0.5, max(row.position for row in drawn) + 0.5)
     first.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
     first.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
-    figure.supxlabel("position i in the proposal", fontsize=9.5)
+    figure.supxlabel("position i in the proposal" + (f" ({left})" if left else ""), fontsize=9.5)
     figure.supylabel("share of proposals that stand up to i", fontsize=9.5)
     legend(figure, arms, study)
     return None
