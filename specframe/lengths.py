@@ -14,9 +14,7 @@ from specframe.estimates import CostCurve, Survival
 from specframe.records import RoundRecord
 
 _PRIOR_SLOPE = 0.1  # of a one-row forward, for each further row, until it is measured
-_CHEAP = (
-    0.25  # of a plain round, for all the tokens that there is room for: a drafter of that price may add them at once
-)
+_CHEAP = 0.25  # of a plain round, for all tokens that there is room for: at that price they may come at once
 _MOST_GROWTH = 2  # of another drafter's length over what was priced
 _FIRST = 3  # tokens at most, before anything was priced
 _TRIAL_SHARE = 0.01  # of the time since the last trial, that the next one may be expected to lose
