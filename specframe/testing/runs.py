@@ -15,6 +15,7 @@ import attrs
 
 from specframe.constraint import Grammars
 from specframe.drafting import Terms
+from specframe.errors import described
 from specframe.generation import Generation
 from specframe.plugins import Plugins
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round
@@ -87,7 +88,10 @@ def run(
     terms: Mapping[str, Terms] = {},
     random: Random | None = None,
 ) -> Run:
-    """Generate to the end on a target that has forgotten everything; drafters keep what they learned."""
+    """Generate to the end on a target that has forgotten everything; drafters keep what they learned.
+
+    Time goes on by one at each look at it, so that adaptive lengths repeat themselves and can be enumerated.
+    """
     target.reset()
     made = generation(
         target,
@@ -99,6 +103,7 @@ def run(
         table=None,
         terms=terms,
         random=random,
+        clock=itertools.count().__next__,
         debug=True,
     )
     try:
@@ -141,7 +146,7 @@ class Watched:
         try:
             yield
         except BaseException as error:
-            self.failures.append(f"{call} raised {type(error).__name__}: {error}")
+            self.failures.append(f"{call} raised {described(error)}")
             raise
 
 
