@@ -58,7 +58,7 @@ def shipped_strategies() -> str:
         lines = file.read_text(encoding="utf-8").splitlines()
         told = " ".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines))
         found = strategy.Strategy.from_toml(file)
-        drafters = ", ".join(f"`{use.use}`" for use in found.drafters)
+        drafters = _names_of(found.named_drafters)
         rows.append([f"`{name}`", drafters, f"`{found.length.policy}`, at most {found.length.max_tokens}", told])
     return _table(["name", "drafters", "tokens a round", "what it is for"], rows)
 

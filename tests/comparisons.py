@@ -8,10 +8,10 @@ from specframe import Engine, Length, Strategy
 from specframe.bench.arms import EngineArm
 from specframe.bench.energy import EnergyMeter
 from specframe.bench.gates import default_gates
+from specframe.bench.lines import ArmRecord
 from specframe.bench.machine import machine_class
 from specframe.bench.measure import Prepared
 from specframe.bench.plan import Plan, planned, strategy_arm
-from specframe.bench.results import ArmRecord
 from specframe.bench.run import Bench, run
 from specframe.bench.workload import WorkItem
 from specframe.strategy import DrafterUse

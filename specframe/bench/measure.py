@@ -12,9 +12,9 @@ import attrs
 
 from specframe.bench.arms import Outcome, WatchedArm
 from specframe.bench.energy import EnergyMeter
+from specframe.bench.lines import ACCEPTED, CORRECTION, EXTRA, PLAIN, Origin, RequestRecord, Rounds
 from specframe.bench.memory import reset_peak_resident, tracked_peak_resident
 from specframe.bench.plan import Turn
-from specframe.bench.results import ACCEPTED, CORRECTION, EXTRA, PLAIN, Origin, RequestRecord, Rounds
 from specframe.bench.workload import WorkItem
 from specframe.records import RoundRecord
 from specframe.text import TextDecoder, TokenBytes

@@ -26,7 +26,7 @@ DEMO_ARMS = {
     PLAIN: "none",
     CONTROL: "none",
     "lookup": "prompt_lookup",
-    "lookup, adaptive": "prompt_lookup@adaptive",
+    "lookup, fixed": "prompt_lookup@fixed:7",
     LIBRARY: LIBRARY,
     "transformers lookup": "transformers-lookup:10",
 }

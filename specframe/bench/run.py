@@ -17,20 +17,12 @@ from filelock import FileLock, Timeout
 
 from specframe.bench.arms import WatchedArm
 from specframe.bench.energy import EnergyMeter
+from specframe.bench.lines import ArmRecord, ByteCounts, Header
 from specframe.bench.machine import machine_class, versions
 from specframe.bench.measure import Measurer, Prepared
 from specframe.bench.memory import measure_apart
 from specframe.bench.plan import Plan, Turn, changes, plan_of
-from specframe.bench.results import (
-    ArmRecord,
-    ByteCounts,
-    Header,
-    Results,
-    ResultWriter,
-    is_unbegun,
-    not_written,
-    read_results,
-)
+from specframe.bench.results import Results, ResultWriter, is_unbegun, not_written, read_results
 from specframe.bench.specs import build
 from specframe.errors import InvalidResults
 from specframe.loading import load_target

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from specframe.bench.gates import DELETE, PROMOTE
 from specframe.bench.machine import NOT_AVAILABLE
-from specframe.bench.metrics import Cell, Ratios, Speed, Summary, event_sentences
+from specframe.bench.metrics import Cell, Summary
+from specframe.bench.speed import Ratios, Speed
 from specframe.bench.visible import visible
 from specframe.bench.workload import ALL
 
@@ -60,7 +61,7 @@ def _head(summary: Summary) -> Text:
 
 
 def _events(summary: Summary) -> Iterable[Text]:
-    for sentence in event_sentences(summary):
+    for sentence in summary.events:
         yield Text(visible(sentence), style="yellow")
 
 

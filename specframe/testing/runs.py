@@ -88,7 +88,10 @@ def run(
     terms: Mapping[str, Terms] = {},
     random: Random | None = None,
 ) -> Run:
-    """Generate to the end on a target that has forgotten everything; drafters keep what they learned."""
+    """Generate to the end on a target that has forgotten everything; drafters keep what they learned.
+
+    Time goes on by one at each look at it, so that adaptive lengths repeat themselves and can be enumerated.
+    """
     target.reset()
     made = generation(
         target,
@@ -100,6 +103,7 @@ def run(
         table=None,
         terms=terms,
         random=random,
+        clock=itertools.count().__next__,
         debug=True,
     )
     try:

@@ -11,9 +11,10 @@ from comparisons import LIBRARY as THEIRS
 from comparisons import NO_METER, MadeArm, made_plan
 
 from specframe.bench.arms import Outcome
+from specframe.bench.lines import ArmRecord, ByteCounts, Header
 from specframe.bench.measure import Measurer, Prepared
 from specframe.bench.plan import Plan, strategy_arm
-from specframe.bench.results import ArmRecord, ByteCounts, Header, ResultWriter
+from specframe.bench.results import ResultWriter
 from specframe.bench.workload import WorkItem
 from specframe.strategy import DrafterUse, Length, Strategy
 from specframe.testing import Machine, ScriptedDrafter

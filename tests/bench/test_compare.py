@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from page_reader import PageReader
 
 from specframe.bench import planning
 from specframe.bench.plan import read_plan
@@ -186,7 +187,17 @@ def test_the_demo_keeps_its_plan_beside_its_results(compare, model, tmp_path, mo
         "compare-demo.jsonl",
         "compare-demo",
     }
-    assert (tmp_path / "compare-demo" / "index.html").exists()
+    lines = [json.loads(line) for line in (tmp_path / "compare-demo.jsonl").read_text(encoding="utf-8").splitlines()]
+    plain, lookup = (
+        next(line for line in lines if line["line"] == "request" and line["arm"] == arm) for arm in ("plain", "lookup")
+    )
+    page = PageReader((tmp_path / "compare-demo" / "index.html").read_text(encoding="utf-8"))
+    ((name, equal, *_, total, p10, decoding, first, per_call, _),) = page.numbers("arms")
+    assert (name, equal, total, p10) == ("lookup", "1/1", *[plain["end_to_end_s"] / lookup["end_to_end_s"]] * 2)
+    assert decoding == pytest.approx(plain["decode_s"] / lookup["decode_s"])
+    assert first == plain["first_token_s"] / lookup["first_token_s"]
+    if lookup["positions"]:
+        assert per_call == len(lookup["token_ids"]) / lookup["num_target_calls"]
     monkeypatch.setattr(planning, "demo_plan", None)
     assert compare("run", "--demo")[0] == 0
 

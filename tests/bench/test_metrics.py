@@ -16,17 +16,10 @@ from scipy.stats import binom
 
 from specframe import InvalidPlan, Length
 from specframe.bench.gates import DELETE, KEEP, PROMOTE, Gate
-from specframe.bench.metrics import event_sentences, median_interval, speed, summarise
-from specframe.bench.results import (
-    ArmRecord,
-    ByteCounts,
-    Header,
-    RequestRecord,
-    Results,
-    ResultWriter,
-    Rounds,
-    read_results,
-)
+from specframe.bench.lines import ArmRecord, ByteCounts, Header, RequestRecord, Rounds
+from specframe.bench.metrics import summarise
+from specframe.bench.results import Results, ResultWriter, read_results
+from specframe.bench.speed import median_interval, speed
 from specframe.bench.tables import show
 from specframe.positions import PositionStats
 from specframe.records import DrafterStats
@@ -116,8 +109,8 @@ def test_failures_are_counted_and_have_no_time():
     requests[1] = attrs.evolve(requests[1], error="TargetError: x", end_to_end_s=None, token_ids=())
     cell = summarise(results_of(requests)).cell("drafted")
     assert (cell.num_requests, cell.num_failed) == (6, 1)
-    told = ["drafted: 1 of 6 measurements ended with an error, the first with TargetError: x"]
-    assert event_sentences(summarise(results_of(requests))) == told
+    told = "drafted: 1 of 6 measurements ended with an error, the first with TargetError: x"
+    assert summarise(results_of(requests)).events == (told,)
     assert cell.speeds["plain"].num_requests == 5
     assert cell.verdict.decision == DELETE
     assert any(reason.startswith("failures is 1") for reason in cell.verdict.reasons)

@@ -14,6 +14,7 @@ from specframe.bench.plan import changes, read_plan
 from specframe.bench.planning import DEMO_ARMS, draw_up, read_gates, renew, require_unchanged
 from specframe.bench.specs import LibraryArm, build, library_sampling, parse
 from specframe.bench.workload import STRATA, Corpus, stratum
+from specframe.lengths import Adaptive
 from specframe.testing import byte_tokenizer
 
 CHAT = Corpus(("chat",), limit=2)
@@ -115,7 +116,7 @@ def test_a_plan_binds_what_decides_the_outcome(model, tmp_path):
     plan.write(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json").digest == plan.digest
     assert plan.baseline == "plain"
-    assert plan.arms["lookup"]["length_policy"] == "adaptive/1"
+    assert plan.arms["lookup"]["length_policy"] == Adaptive.name
     assert "specframe" in plan.arms["lookup"]["plugins"]["prompt_lookup"]
     assert plan.target.startswith("manifest-v1:sha256:")
     assert [item.kind for item in plan.items] == ["chat", "chat"]
@@ -250,5 +251,5 @@ def test_the_demo_has_the_arms_that_it_promises():
     """Plain decoding twice, prompt lookup with both policies, and transformers with and without its own."""
     kinds = [parse(spec)[0] for spec in DEMO_ARMS.values()]
     assert kinds[0] == kinds[1] == Strategy()
-    assert [arm.length.policy for arm in kinds[2:4]] == ["fixed", "adaptive"]
+    assert [arm.length.policy for arm in kinds[2:4]] == ["adaptive", "fixed"]
     assert kinds[4:] == [LibraryArm(), LibraryArm(num_lookup=10)]

@@ -11,18 +11,8 @@ import attrs
 import pytest
 
 from specframe import InvalidResults, ResultsNotWritten
-from specframe.bench.results import (
-    FORMAT,
-    ArmRecord,
-    ByteCounts,
-    Header,
-    Origin,
-    RequestRecord,
-    ResultWriter,
-    Rounds,
-    is_unbegun,
-    read_results,
-)
+from specframe.bench.lines import FORMAT, ArmRecord, ByteCounts, Header, Origin, RequestRecord, Rounds
+from specframe.bench.results import ResultWriter, is_unbegun, read_results
 from specframe.positions import PositionStats
 from specframe.records import DrafterStats
 

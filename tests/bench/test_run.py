@@ -14,9 +14,10 @@ from comparisons import DRAFTED, PLAIN, MadeArm, items, made_bench, made_plan, r
 from rich.console import Console
 
 from specframe import Engine, InvalidResults, Length, Strategy
+from specframe.bench.lines import ArmRecord, Origin
 from specframe.bench.measure import origins, text_pieces
-from specframe.bench.metrics import event_sentences, summarise
-from specframe.bench.results import ArmRecord, Origin, read_results
+from specframe.bench.metrics import summarise
+from specframe.bench.results import read_results
 from specframe.bench.tables import show
 from specframe.records import DrafterShare, RoundRecord
 from specframe.testing import Oracle, RandomOffers, TableTarget, byte_tokenizer, random_table
@@ -252,7 +253,7 @@ def test_a_drafter_that_fails_midway_is_told(tmp_path):
     cell = summary.cell("drafted")
     assert cell.events == {"drafter-failed": 3}
     assert cell.speeds["plain"].matched == "matched 3/3"
-    assert event_sentences(summary) == ["drafted: drafter-failed in 3 of 3 measurements"]
+    assert summary.events == ("drafted: drafter-failed in 3 of 3 measurements",)
     with open(tmp_path / "out", "w", encoding="utf-8") as file:
         show(summary, Console(file=file))
     assert "drafted: drafter-failed in 3 of 3 measurements" in (tmp_path / "out").read_text(encoding="utf-8")

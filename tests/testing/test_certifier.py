@@ -13,7 +13,7 @@ from models import shared_model, tiny_model
 from wrong import CorrectionFromTarget, with_rule
 
 import specframe
-from specframe import DrafterUse, Engine, Strategy, TransformersTarget
+from specframe import DrafterUse, Engine, Length, Strategy, TransformersTarget
 from specframe.generation import Generation
 from specframe.testing import (
     QUICK,
@@ -177,6 +177,16 @@ def test_a_strategy_is_certified_as_it_is():
     assert certificate.is_certified, certificate.failures
     assert set(certificate.about["drafters"]) == {"grammar", "prompt_lookup"}
     assert certificate.about["strategy"]["mode"] == "first"
+
+
+def test_adaptive_lengths_are_enumerated_too():
+    """They follow the clock, which would make any drafter one that proposes differently each time."""
+    strategy = Strategy(name="it", length=Length("adaptive", 4), drafters=(DrafterUse("prompt_lookup"),))
+    certificate = certify_strategy(strategy, plan=BRIEF)
+    assert certificate.is_certified, certificate.failures
+    assert certificate.missing == ()
+    (law,) = [check for check in certificate.checks if check.name == "exact law: temperature"]
+    assert law.figures["num_proposed"] > 0
 
 
 def test_what_tables_lack_is_told():

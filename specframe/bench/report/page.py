@@ -13,12 +13,13 @@ from markupsafe import Markup
 
 from specframe._version import __version__
 from specframe.bench.gates import METRICS, Verdict
-from specframe.bench.metrics import Ratios, Speed, Summary, event_sentences
+from specframe.bench.metrics import Summary
 from specframe.bench.report.answer import Answer, answer
 from specframe.bench.report.drawing import Drawn
 from specframe.bench.report.study import Study
 from specframe.bench.report.svg import inline
 from specframe.bench.report.tokens import Sample, drafters_of, samples
+from specframe.bench.speed import Ratios, Speed
 from specframe.bench.visible import visible
 
 _LONG = 30  # rows; paper is spared of longer tables
@@ -181,7 +182,7 @@ def _facts(study: Study) -> dict[str, str]:
         "Decoding": "greedy" if plan.sampling is None else "sampled: " + _json(plan.sampling),
         "Machine class": ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in machine.items()),
         "Energy": summary.energy,
-        "Events": "; ".join(event_sentences(summary)) or "none",
+        "Events": "; ".join(summary.events) or "none",
         "Plan": study.results.header.plan_digest,
     }
 

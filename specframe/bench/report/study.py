@@ -9,9 +9,12 @@ from collections.abc import Mapping
 
 import attrs
 
-from specframe.bench.metrics import Cell, Speed, Summary, planned_requests, summarise
+from specframe.bench.lines import RequestRecord
+from specframe.bench.metrics import Cell, Summary, summarise
 from specframe.bench.report.palette import Look, looks
-from specframe.bench.results import RequestRecord, Results
+from specframe.bench.results import Results
+from specframe.bench.speed import Speed
+from specframe.bench.validity import planned_requests
 from specframe.bench.workload import ALL
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from specframe.bench.lines import ACCEPTED, CORRECTION, EXTRA, PLAIN, Origin, RequestRecord
 from specframe.bench.report.study import Study
-from specframe.bench.results import ACCEPTED, CORRECTION, EXTRA, PLAIN, Origin, RequestRecord
 from specframe.bench.visible import visible
 
 MOST_TOKENS = 200

@@ -10,7 +10,7 @@ import attrs
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from specframe.bench.metrics import Prediction
+from specframe.bench.prediction import Prediction
 from specframe.bench.report.chart import Chart, arms_of, legend, ratio_scale
 from specframe.bench.report.palette import INK, WIDTH
 from specframe.bench.report.study import Study

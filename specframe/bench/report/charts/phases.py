@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specframe.bench.metrics import draft_prefill_s
+from specframe.bench.prediction import draft_prefill_s
 from specframe.bench.report.chart import Chart, arms_of
 from specframe.bench.report.palette import INK, QUIET, WIDTH
 from specframe.bench.report.study import Study
