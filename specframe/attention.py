@@ -1,8 +1,8 @@
 """Scaled dot-product attention that does not expand grouped keys and values.
 
 With grouped heads and a mask, transformers' path repeats K and V for every query head in every layer. This one gives the
-same result from the cache's views. So it does in half precision on a CPU, where torch's kernel packs the keys of a group once
-for each of its heads. Everything else is the library's own function. Knows nothing about rounds.
+same result from the cache's views. So it does for one row in half precision, for which torch's CPU kernel packs the keys of a
+group once for each of its heads. Everything else is the library's own function. Knows nothing about rounds.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ def attention(
     ``attention_mask``: ``[batch, 1, rows, length]``, None for one row that sees all keys.
     """
     num_groups, num_rows = query.shape[1] // key.shape[1], query.shape[2]
-    is_cpu = query.device.type == "cpu"
-    is_packed = is_cpu and query.dtype in (torch.bfloat16, torch.float16)
     # In float32 one row costs the same either way, and the library's way is plain decoding's of everybody else.
-    is_shared = num_groups > 1 and (attention_mask is not None if num_rows > 1 else is_packed)
+    is_shared = num_groups > 1 and (
+        attention_mask is not None
+        if num_rows > 1
+        else query.device.type == "cpu" and query.dtype in (torch.bfloat16, torch.float16)
+    )
     if not is_shared or any(kwargs.get(name) is not None for name in _OWN_ARGUMENTS):
         output: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return output
-    if is_cpu and not is_packed:
+    if attention_mask is not None and query.device.type == "cpu":
         mixed = scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scaling, enable_gqa=True)
     else:
         # Fused kernels take no grouped heads beside a mask: the heads of a group become rows of their shared key head.

@@ -23,7 +23,14 @@ from typing import Any
 import platformdirs
 from filelock import FileLock
 
-from specframe.errors import CacheFolderError, InvalidRequest, MissingPackage, SpecframeError, UnsupportedModel
+from specframe.errors import (
+    CacheFolderError,
+    InvalidRequest,
+    MissingPackage,
+    SpecframeError,
+    UnsupportedModel,
+    described,
+)
 
 CACHE_VARIABLE = "SPECFRAME_CACHE_DIR"
 CONVERTER = 1  # raise it when a conversion would write something else
@@ -113,9 +120,7 @@ def _load_gguf(gguf_file: Path) -> tuple[Any, Any]:
     except MemoryError:
         raise
     except Exception as error:  # a file of any content: whatever its reader makes of it
-        raise UnsupportedModel(
-            f"transformers cannot convert {gguf_file.name}: {type(error).__name__}: {error}"
-        ) from error
+        raise UnsupportedModel(f"transformers cannot convert {gguf_file.name}: {described(error)}") from error
     # The weights are dense now, but the config still says quantised, and save_pretrained would refuse them.
     vars(model.config).pop("quantization_config", None)
     vars(model).pop("hf_quantizer", None)

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from specframe import plugins as plugin_loader
 from specframe._version import __version__
 from specframe.demo import CACHE_VARIABLE, cache_folder, demo_file
-from specframe.errors import MissingPackage, PluginError
+from specframe.errors import MissingPackage, PluginError, described
 from specframe.manifest.remember import remembered
 from specframe.strategy import shipped
 
@@ -41,7 +41,7 @@ class Problems(list[str]):
         try:
             yield
         except (Exception, SystemExit) as error:
-            self.append(f"{part}: {type(error).__name__}: {error}")
+            self.append(f"{part}: {described(error)}")
 
 
 def examine(*, paths: bool = False) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from specframe.estimates import CostCurve, Survival
 from specframe.records import RoundRecord
 
 _PRIOR_SLOPE = 0.1  # of a one-row forward, for each further row, until it is measured
-_MOST_GROWTH = 2  # of a drafter's length over what was priced
+_CHEAP = 0.25  # of a plain round, for all tokens that there is room for: at that price they may come at once
+_MOST_GROWTH = 2  # of another drafter's length over what was priced
 _FIRST = 3  # tokens at most, before anything was priced
 _TRIAL_SHARE = 0.01  # of the time since the last trial, that the next one may be expected to lose
 _LEAST_S = 1e-9  # of a round: a clock that stands still, or goes back, has measured nothing
@@ -82,6 +83,8 @@ class Adaptive:
         known.num_planned = best
         if values[best] - values[trial] <= _TRIAL_SHARE * known.since_trial_s:
             best = trial
+        if known.token_s is not None and room * known.token_s <= _CHEAP * self._verify_s(0)[0]:
+            return best
         return min(best, max(_MOST_GROWTH * known.costs.largest, _FIRST))
 
     def learn(self, record: RoundRecord) -> None:
@@ -102,6 +105,7 @@ class Adaptive:
             if known.was_asked:  # the first time pays for what happens once, such as a prefill
                 known.costs.add(share.num_proposed, max(share.propose_s, 0.0))
             known.was_asked = True
+            known.token_s = max(share.propose_s, 0.0) / max(share.num_proposed, 1)
             known.survival.learn(share)
             spent_s += known.costs.upto(share.num_proposed)[share.num_proposed]
         for name, known in self._known.items():
@@ -143,6 +147,7 @@ class _Known:
     def __init__(self) -> None:
         self.costs, self.survival = CostCurve(0.0), Survival()
         self.was_asked = False
+        self.token_s: float | None = None  # of the last proposal
         self.num_planned = 0
         self.since_trial_s = 0.0
 

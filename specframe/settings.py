@@ -32,9 +32,9 @@ def _autocast(device_type: str) -> _Setting:
     return _Setting(f"autocast of {device_type}", read, write)
 
 
-# The device through a tensor: to ask for it takes eight times as long. Without one of its own the default is the processor.
+# Not the default dtype: transformers sets it while it loads a model, perhaps in another thread, and the target names its own.
+# The device through a tensor: to ask for it takes eight times as long.
 _SETTINGS = (
-    _Setting("default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _Setting(
         "default device",
         lambda: torch.empty(0).device,

@@ -113,7 +113,7 @@ def learned(*shares):
 
 def test_survival_before_anything_is_known():
     """Prevents a drafter from being off, or fully on, before it has proposed anything."""
-    assert stands(Survival(), 3) == pytest.approx([0.7, 0.49, 0.343])
+    assert stands(Survival(), 3) == pytest.approx([0.75, 0.75**2, 0.75**3])
     assert [chances.reach for chances in Survival().upto(3)] == [1.0] * 3
 
 

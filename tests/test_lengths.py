@@ -335,18 +335,19 @@ def test_the_first_decisions():
     policy.learn(record(3, 3, 1.15, 3, propose_s=9.0))  # with a prefill of its own
     assert policy.limit("d", [], 8) == 3
     for _ in range(3):
-        policy.learn(record(3, 3, 1.15, 3, propose_s=0.03))
+        policy.learn(record(3, 3, 1.15, 3, propose_s=0.3))
     assert policy.limit("d", [], 8) == 6  # at most twice what was priced
     assert policy.limit("new", ["d"] * 3, 5) == 3
+    policy.learn(record(0, 0, 1.0, 3, propose_s=0.01))  # a look that found nothing, for almost nothing
+    assert policy.limit("d", [], 8) == 8
 
 
 def test_where_row_costs_are_known_no_round_is_given_to_learn_them():
     """Prevents a short answer from being over before its drafter is asked; and lengths that cost more than longer ones."""
     policy = Adaptive(is_flat=False, row_costs=MATRIX_UNITS)
     assert policy.limit("d", [], 15) == 3
-    for _ in range(2):
-        policy.learn(record(3, 3, 1.48, 3, propose_s=0.01))
-    assert 4 <= policy.limit("d", [], 15) <= 6
+    policy.learn(record(3, 3, 1.48, 3, propose_s=0.01))
+    assert policy.limit("d", [], 15) > 6  # it costs next to nothing
     assert policy.limit("d", [], 1) == 0  # two rows cost 1.64 here
     flat = Adaptive(is_flat=True, row_costs=MATRIX_UNITS)  # what a block costs is not what its rows cost as they come
     assert flat.limit("d", [], 1) == 1

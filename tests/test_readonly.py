@@ -221,7 +221,6 @@ def test_a_map_of_ids_that_stays_is_checked_for_every_width():
 
 
 SETTINGS = {
-    "dtype": (torch.get_default_dtype, lambda: torch.set_default_dtype(torch.float16)),
     "device": (torch.get_default_device, lambda: torch.set_default_device("meta")),
     "threads": (torch.get_num_threads, lambda: torch.set_num_threads(torch.get_num_threads() + 1)),
     "precision": (torch.get_float32_matmul_precision, lambda: torch.set_float32_matmul_precision("medium")),
@@ -264,26 +263,26 @@ def test_what_a_drafter_sets_for_all_of_torch_does_not_reach_the_target(name, me
 
 @pytest.mark.usefixtures("torchs_own")
 def test_neither_does_what_it_sets_outside_of_requests():
-    """As it is made, reset and closed: a draft in half precision must not make the next model one."""
+    """As it is made, reset and closed: a drafter that is in a hurry must not make the target less exact."""
 
     class Setting(RandomOffers):
         def reset(self):
-            torch.set_default_dtype(torch.float16)
+            torch.set_float32_matmul_precision("high")
 
         close = reset
 
     def make(options, facts):
-        torch.set_default_dtype(torch.bfloat16)
+        torch.set_float32_matmul_precision("medium")
         return Setting(seed=1)
 
     entry = DrafterEntry("setting", make, attrs.make_class("Options", []), Needs())
     loaded = Plugins([Plugin("mine", "mine", "1.0", {"setting": entry})])
     engine = Engine(random_table(), strategy=Strategy(drafters=(DrafterUse("setting"),)), plugins=loaded)
-    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_float32_matmul_precision() == "highest"
     engine.reset()
-    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_float32_matmul_precision() == "highest"
     engine.close()
-    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 class Leaving(RandomOffers):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from specframe.errors import InvalidManifest, InvalidRequest, LoadError, SpecframeError
+from specframe.errors import InvalidManifest, InvalidRequest, LoadError, SpecframeError, described
 from specframe.layout import OUTPUT_MAP
 from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
@@ -181,9 +181,7 @@ def _collect(source: Source) -> Manifest:
         raise
     except Exception as error:  # damaged files fail in many places of as many libraries
         name = (source.folder or source.gguf or Path(source.hub or "model")).name
-        raise LoadError(
-            f"model '{name}' cannot be described ({type(error).__name__}: {error}); repair its files"
-        ) from error
+        raise LoadError(f"model '{name}' cannot be described ({described(error)}); repair its files") from error
 
 
 def _describe(source: Source) -> Manifest:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specframe.errors import LoadError
+from specframe.errors import LoadError, described
 from specframe.manifest.digest import digest
 from specframe.manifest.remember import remember, stamp
 
@@ -43,8 +43,7 @@ def weight_files(folder: Path) -> list[Path]:
                 return [folder / file for file in sorted(set(files))]
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise LoadError(
-                    f"the weight index '{index.name}' cannot be read ({type(error).__name__}: {error}); repair the model's "
-                    "files"
+                    f"the weight index '{index.name}' cannot be read ({described(error)}); repair the model's files"
                 ) from error
     return []
 
@@ -80,14 +79,14 @@ def weigh_loaded(model: Any) -> Weighed:
 
     names = {dtype: name for name, dtype in _torch_dtypes(torch).items()}
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    described, num_bytes = [], 0
+    entries, num_bytes = [], 0
     for name, tensor in model.state_dict().items():
         if name in tied:
             continue
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        described.append([name, names[tensor.dtype], list(tensor.shape), hashlib.sha256(data.data).hexdigest()])
+        entries.append([name, names[tensor.dtype], list(tensor.shape), hashlib.sha256(data.data).hexdigest()])
         num_bytes += data.nbytes
-    return Weighed(digest("weights-v1", sorted(described)), len(described), num_bytes)
+    return Weighed(digest("weights-v1", sorted(entries)), len(entries), num_bytes)
 
 
 def adapter_digest(folder: Path) -> str:
@@ -119,8 +118,8 @@ def _weigh(files: list[Path]) -> list[Any]:
         total = sum(file.stat().st_size for file in files)
         return [digest("weight-files-v1", sorted(parts)), None, total]
     weighed = [tensor for file in files for tensor in _tensors(file)]
-    described = sorted(entry for entry, _ in weighed)
-    return [digest("weights-v1", described), len(weighed), sum(size for _, size in weighed)]
+    entries = sorted(entry for entry, _ in weighed)
+    return [digest("weights-v1", entries), len(weighed), sum(size for _, size in weighed)]
 
 
 class Entry(NamedTuple):

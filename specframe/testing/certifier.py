@@ -21,6 +21,7 @@ import attrs
 from specframe._version import __version__
 from specframe.bench.workload import CORE, WorkItem, core_workload
 from specframe.engine import Engine
+from specframe.errors import described
 from specframe.generation import Generation
 from specframe.manifest.digest import canonical
 from specframe.plugins import Plugins
@@ -211,7 +212,7 @@ def _outcome(step: Callable[[], Finding]) -> Finding:
     try:
         return step()
     except Exception as error:  # of a drafter or an engine that is being judged
-        return failed(f"it raised {type(error).__name__}: {error}")
+        return failed(f"it raised {described(error)}")
 
 
 def _judged_together(done: Mapping[str, tuple[Finding, float]], plan: Plan) -> tuple[Check, ...]:
@@ -265,7 +266,7 @@ def _why_no_tables(subject: Subject) -> str:
         for drafter in subject.make(random_table()).values():
             drafter.close()
     except Exception as error:  # a stranger's factory
-        return f"it could not be made for one ({type(error).__name__}: {error})"
+        return f"it could not be made for one ({described(error)})"
     return ""
 
 

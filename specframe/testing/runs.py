@@ -15,6 +15,7 @@ import attrs
 
 from specframe.constraint import Grammars
 from specframe.drafting import Terms
+from specframe.errors import described
 from specframe.generation import Generation
 from specframe.plugins import Plugins
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round
@@ -145,7 +146,7 @@ class Watched:
         try:
             yield
         except BaseException as error:
-            self.failures.append(f"{call} raised {type(error).__name__}: {error}")
+            self.failures.append(f"{call} raised {described(error)}")
             raise
 
 

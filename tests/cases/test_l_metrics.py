@@ -57,12 +57,26 @@ def test_l1_counters_keep_their_identities(length, sampling, verifier):
             assert stats.num_proposed == sum(position.num_proposed for position in stats.positions)
             assert stats.num_proposed <= length * (stats.num_rounds - 1)
             assert stats.tokens_per_call == stats.num_tokens / stats.num_target_calls
+            for depth, position in enumerate(stats.positions, start=1):
+                assert_of_rounds_that_came_so_far(position, depth, result.records)
             for drafter in stats.drafters.values():
                 assert 0 <= drafter.num_accepted <= drafter.num_evaluated <= drafter.num_proposed
                 assert drafter.acceptance is None or 0 <= drafter.acceptance <= 1
                 assert [position.num_proposed for position in drafter.positions] == sorted(
                     (position.num_proposed for position in drafter.positions), reverse=True
                 )
+
+
+def assert_of_rounds_that_came_so_far(position, depth, records):
+    """Assert that a position counts the rounds that proposed so many tokens, and its survival those that decided about it."""
+    offered = [record for record in records if record.num_proposed >= depth]
+    broken = [
+        record for record in offered if record.num_accepted < depth and record.num_evaluated > record.num_accepted
+    ]
+    stood = [record for record in offered if record.num_accepted >= depth]
+    assert (position.num_proposed, position.num_accepted) == (len(offered), len(stood))
+    num_decided = len(stood) + len(broken)
+    assert position.survival == (len(stood) / num_decided if num_decided else None)
 
 
 def test_l1_the_parts_of_a_round_stand_side_by_side():

@@ -139,7 +139,7 @@ ENDS = {
     "a budget of 0": {"max_new_tokens": 0},
     "the context, without an EOS": {"max_new_tokens": 100, "stop_ids": []},
     "a stop string": {"max_new_tokens": 20, "stop": "said"},
-    "under penalties": {"max_new_tokens": 12, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "under penalties": {"max_new_tokens": 12, "repetition_penalty": 0.7, "no_repeat_ngram_size": 2},
     "under a processor with state": {"max_new_tokens": 8, "processors": Wayward},
     "a grammar": {"max_new_tokens": 12, "regex": "[a-f]{3,5}(xyz)?", "stop_ids": [EOS]},
 }
