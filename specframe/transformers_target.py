@@ -282,8 +282,10 @@ class TransformersSession:
             raise TargetError(f"the target's forward failed ({cause})", round_id=ticket.round_id) from error
         if num_padding:
             self._transaction.rollback_to(len(self._cache.ids) - num_padding)
+        if logits.shape[0] == num_rows:
+            return logits
         end = logits.shape[0] - num_padding
-        return logits if end == num_rows else logits[end - num_rows : end]
+        return logits[end - num_rows : end]
 
     def _check_cached(self) -> None:
         if not self._cache.is_followed():
