@@ -24,7 +24,9 @@ from specframe.testing import Faulty, Oracle, RecordedSession, TableTarget, byte
 
 TOKENIZER = byte_tokenizer()
 DIGEST = r"[a-z-]+-v\d+:sha256:[0-9a-f]{64}|none|unknown|withheld"
-CLOSED = re.compile(rf"{DIGEST}|[0-9a-f]{{16}}|[0-9a-f]{{32}}|given-\d+|[a-z-]+|adaptive/1|[A-Za-z]+Error|[\w .,+()-]+")
+CLOSED = re.compile(
+    rf"{DIGEST}|[0-9a-f]{{16}}|[0-9a-f]{{32}}|given-\d+|[a-z-]+|adaptive/\d|[A-Za-z]+Error|[\w .,+()-]+"
+)
 KEYS = re.compile(r"[a-z][a-z0-9_]*|given-\d+|(given-\d+|target) (weights|cache|other)")
 
 

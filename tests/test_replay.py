@@ -10,6 +10,7 @@ import pytest
 from models import engine_on, random_table
 
 from specframe import Difference, Engine, GenerationError, InvalidReceipt, InvalidRequest, Length, Strategy
+from specframe.lengths import Adaptive
 from specframe.testing import Adversary, Faulty, LogitsDrafter, Oracle, RandomOffers, TableTarget
 from specframe.testing.machine import Machine, ScriptedDrafter
 
@@ -70,7 +71,7 @@ def test_lengths_that_saw_the_clock_are_taken_from_the_receipt():
         replay = other.replay(result.receipt, PROMPT, **arguments)
         assert replay.is_same, replay
         assert replay.result.token_ids == result.token_ids
-        assert replay.receipt.length_policy == "adaptive/1"
+        assert replay.receipt.length_policy == Adaptive.name
 
 
 @pytest.mark.parametrize("method", ["open", "propose", "commit"])

@@ -17,7 +17,7 @@ def test_an_arm_is_measured_in_a_process_of_its_own(model):
     assert found["target_load_s"] > found["drafters_load_s"] > 0
     assert 0 < found["artifact"] < found["deduplicated"] <= sum(found["logical"].values()) < found["max_resident"]
     assert set(found["logical"]) == {"target weights", "target cache"}
-    assert found["unknown"] == ["prompt_lookup"]
+    assert found["unknown"] == ["prompt_lookup", "prompt_lookup#2"]
     with pytest.raises(
         LoadError, match=r"arm 'none' could not be measured in a process of its own: .*invalid int value"
     ):

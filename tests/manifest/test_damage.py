@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from specframe import InvalidManifest, InvalidRequest, LoadError
+from specframe import InvalidManifest, InvalidRequest, LoadError, UnsupportedModel
 from specframe.manifest import collect, compare, open_source, read
 from specframe.manifest.file import loads, write
 
@@ -92,7 +92,7 @@ def test_ids_that_are_words_are_told(copy_of):
     """Letters of a word are no ids."""
     model = copy_of("model")
     (model / "generation_config.json").write_text('{"eos_token_id": "two"}')
-    with pytest.raises(LoadError, match="cannot be described"):
+    with pytest.raises(UnsupportedModel, match="'eos_token_id' must be an id or a list of ids"):
         collect(open_source(model))
 
 

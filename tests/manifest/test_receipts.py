@@ -32,7 +32,7 @@ def test_the_digests_are_the_manifests(copy_of):
     assert hashes.chat_template == identity.template.digest
     assert hashes.adapter_chain == NONE
     assert hashes.position_policy == digest("position-policy-v1", plain(identity.positions))
-    assert receipt.drafters == {"prompt_lookup": NONE}
+    assert receipt.drafters == dict.fromkeys(("prompt_lookup", "prompt_lookup#2"), NONE)
     assert {"target weights", "target cache"} <= set(receipt.memory.parts)
 
 
