@@ -62,7 +62,8 @@ def test_the_demo_target_says_the_same_with_each(installed: Path, monkeypatch: p
     monkeypatch.syspath_prepend(installed)
     target = specframe.load_target("demo")
     arguments = {"max_new_tokens": 16, "temperature": 0.7, "seed": 1}
-    repeating, abbreviating = "red green blue red green blue red green", "HTTP stands for hypertext, and DNS"
+    repeating = "red green blue red green blue red green"
+    abbreviating = "TCP is the Transmission Control Protocol. TCP is the Transmission"
     with specframe.Engine(target) as engine:
         plain = {prompt: engine.generate(prompt, **arguments) for prompt in (repeating, abbreviating)}
     for name in (*DRAFTERS, "best_guess"):
