@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WIDTHS = (4, 8, 16)
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # whose costs adaptive lengths begin with; between them costs lie on a line
 EDGES = (64, 512, 2048)  # key lengths where kernels are known to change their ways
-_PROBE = 4  # the version of what is measured
+_PROBE = 5  # the version of what is measured
 _ACCEPTANCE = 0.7  # of a proposed token, for the choice of W: between open chat and a quotation
 _MOST_S = 5.0  # of measuring costs, from which on nothing is repeated
 _MOST_SPREAD = 1.3  # of the median of some times over the least, on a machine that does nothing else
@@ -128,15 +128,15 @@ def measure_costs(target: TransformersTarget) -> dict[str, float]:
 def row_costs(target: TransformersTarget) -> tuple[float, ...]:
     """Return what a forward of 1 to 16 rows costs over one of a single row, without padding; nothing where it fails.
 
-    Measured like the widths, for this depends on the machine more than on anything: on one processor a forward of two rows
-    costs 1.1 and one of eight 2.0, on the next 1.6 and 1.4. What was measured on a disturbed machine is not remembered.
+    Measured like the widths, for this depends on the machine more than on anything: on one processor eight rows cost twice
+    as much as two, on the next less. What was measured on a disturbed machine is not remembered.
     """
     try:
         return tuple(_once("row-costs", conditions(target), lambda: measure_row_costs(target)))
     except _Disturbed as error:
         return tuple(error.costs)
     except Exception as error:  # such as too little context or memory
-        _logger.info("what rows cost could not be measured (%s: %s)", type(error).__name__, error)
+        _logger.info("what rows cost could not be measured (%s)", described(error))
         return ()
 
 

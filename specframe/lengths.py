@@ -92,9 +92,8 @@ class Adaptive:
             return
         size = 0 if self._is_flat else record.num_proposed
         seconds = max(record.forward_s + record.decide_s + record.commit_s, _LEAST_S)
-        if (
-            size and self._verify.has_base
-        ):  # over n rows it takes no longer than n forwards do; else something disturbed it
+        if size and self._verify.has_base:
+            # A forward over n rows takes no longer than n forwards; if this one did, something disturbed it.
             seconds = min(seconds, (1 + size) * self._verify_s(0)[0])
         self._verify.add(size, seconds)
         verify = self._verify_s(record.num_proposed)

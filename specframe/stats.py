@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from specframe.positions import PositionStats
 from specframe.records import DrafterStats, Stats
 
@@ -58,14 +60,7 @@ def _drafter(drafter: DrafterStats) -> dict[str, Any]:
 
 
 def _position(position: PositionStats) -> dict[str, Any]:
-    return {
-        "num_proposed": position.num_proposed,
-        "num_decided": position.num_decided,
-        "num_evaluated": position.num_evaluated,
-        "num_accepted": position.num_accepted,
-        "num_kept": position.num_kept,
-        **{name: getattr(position, name) for name in _POSITION_RATES},
-    }
+    return {**attrs.asdict(position), **{name: getattr(position, name) for name in _POSITION_RATES}}
 
 
 def _fields(data: Any, rates: tuple[str, ...]) -> Any:

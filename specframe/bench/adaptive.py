@@ -88,7 +88,8 @@ class Lengths:
             "library plain": (library := TransformersArm(target.model)),
             "library plain again": library,
         }
-        self._own: dict[str, Arm] = {"plain": plain, "plain again": plain, "adaptive": lookup(15, "adaptive")}
+        self._own: dict[str, Arm] = {"plain": plain, "adaptive": lookup(15, "adaptive")}
+        self._again: dict[str, Arm] = {"plain again": plain}
         self._fixed: dict[str, Arm] = {f"fixed {length}": lookup(length, "fixed") for length in lengths}
 
     def run(self) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class Lengths:
         corpus = Corpus(split="tune", limit=self._options.tuning_prompts)
         tuning = self._timed(self._fixed, corpus.items(), self._options.repeats)
         corpus = attrs.evolve(corpus, split="test", limit=self._options.prompts)
-        test = self._timed(self._own | self._fixed, corpus.items(), self._options.repeats)
+        test = self._timed(self._own | self._again | self._fixed, corpus.items(), self._options.repeats)
         best = {kind: self._best_fixed(tuning, kind) for kind in STRATA}
         return {
             "kernel": self._kernel,
