@@ -1,8 +1,9 @@
-"""What the block kernel costs and gains: ``python -m specframe.bench.kernel -o docs/results/kernel.json``.
+"""What kernels cost and gain: ``python -m specframe.bench.kernel -o docs/results/kernel.json``.
 
 Greedy, the demo target. First forwards alone: one row, k rows as they come, and blocks of W, at 100 and 2,000 positions,
-interleaved; and what prepacked weights make of them. Then whole calls in bfloat16 over the prompts of the core, against transformers' plain bfloat16 decoding: exact
-ones of specframe's in blocks, and transformers' own prompt lookup, which changes texts in bfloat16 and is reported as it is.
+interleaved; and what prepacked weights make of them. Then whole calls in bfloat16 over the prompts of the core, against
+transformers' plain bfloat16 decoding: exact ones of specframe's in blocks, and transformers' own prompt lookup, which changes
+texts in bfloat16 and is reported as it is.
 """
 
 from __future__ import annotations
