@@ -63,8 +63,8 @@ class DraftContext:
             row[:width] = logits[:width]
             return row
         columns, targets = self._checked_map(ids, len(logits))
-        row[targets] = logits.to(self._device)[columns]
-        return row
+        logits = logits.to(self._device)
+        return row.scatter_(0, targets, logits if len(columns) == len(logits) else logits[columns])
 
     def _checked_map(self, ids: Sequence[int] | torch.Tensor, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the columns that have a target id, and these ids; checked once for a map that is passed again."""
