@@ -23,7 +23,7 @@ from specframe.stats import plain as plain_stats
 from specframe.stats import without_rates
 from specframe.strategy import structure
 
-VERSION = 1
+VERSION = 2
 NONE, UNKNOWN, WITHHELD = "none", "unknown", "withheld"
 """In place of a digest: there is no such thing; nobody told; left out of a coarse receipt."""
 
@@ -181,8 +181,10 @@ class Round:
     min_margin: float | None = attrs.field(validator=_numbers)
     draft_s: float = attrs.field(validator=_numbers)
     forward_s: float = attrs.field(validator=_numbers)
+    sync_s: float = attrs.field(validator=_numbers)
     decide_s: float = attrs.field(validator=_numbers)
     commit_s: float = attrs.field(validator=_numbers)
+    emit_s: float = attrs.field(validator=_numbers)
     check: str = attrs.field(validator=_matches(_CHECK))
 
 

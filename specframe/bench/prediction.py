@@ -38,15 +38,18 @@ class Seconds(NamedTuple):
 
     round_id: int
     num_proposed: int
+    num_accepted: int
     draft_s: float
     forward_s: float
-    after_s: float
+    sync_s: float
+    decide_s: float
+    commit_s: float
 
 
 def round_seconds(record: RequestRecord) -> list[Seconds]:
     """Return what the rounds of a request took."""
     rounds = record.rounds
-    columns = (rounds.num_proposed, rounds.draft_s, rounds.forward_s, rounds.after_s)
+    columns = [getattr(rounds, name) for name in Seconds._fields[1:]]
     return [Seconds(index, *row) for index, row in enumerate(zip(*columns, strict=True))]
 
 

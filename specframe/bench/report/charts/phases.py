@@ -1,4 +1,4 @@
-"""A waterfall of where the time of a request goes: loading, both prefills, drafting, verifying, correcting, output."""
+"""A waterfall of where the time of a request goes: loading, both prefills, and the phases of its rounds, output included."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ STEPS = {
     DRAFT_PREFILL: DRAFT_PREFILL,
     "draft": "draft",
     "verify": "verify",
+    "sync": "synchronise",
     "decide": "judge and correct",
     "commit": "commit and roll back",
     "emit": "output",
-    "other": "synchronise, other",
+    "other": "other",
 }
 """The phases of a request in order, and what the figure calls them."""
 
