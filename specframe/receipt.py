@@ -239,7 +239,7 @@ class Receipt:
         counts = [value.num_rounds, value.num_target_calls, value.num_tokens, value.num_rounding, value.first_token_s]
         counts += [number for drafter in drafters for number in _counts(drafter)]
         counts += [number for position in positions for number in attrs.astuple(position)]
-        _numbers(self, attribute, (*counts, value.min_margin, *value.seconds.values()))
+        _numbers(self, attribute, (*counts, value.min_margin, value.draft_prefill_s, *value.seconds.values()))
         _matches(LABEL)(self, attribute, (*value.drafters, *value.seconds))
 
     @property
@@ -387,6 +387,7 @@ def _coarse_stats(stats: Stats) -> Stats:
         min_margin=_rounded(stats.min_margin),
         seconds={name: _rounded(number) for name, number in stats.seconds.items()},
         first_token_s=_rounded(stats.first_token_s),
+        draft_prefill_s=_rounded(stats.draft_prefill_s),
     )
 
 

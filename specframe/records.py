@@ -6,6 +6,7 @@ evaluated (judged), accepted, kept (part of the output), and emitted (kept, and 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
@@ -121,8 +122,8 @@ class Stats:
     """Sums over the rounds of a generation; seconds by phase: prefill, draft, verify, sync, decide, commit, emit.
 
     The phases are those of ``RoundRecord``; prefill is the ``forward_s`` of round 0, verify that of the others.
-    ``first_token_s``: seconds of round 0; ``positions``: what became of the first, second, ... token of a proposal, whoever
-    made it.
+    ``first_token_s``: seconds of round 0; ``draft_prefill_s``: of those of drafting, what the first proposal took longer than
+    others (see there); ``positions``: what became of the first, second, ... token of a proposal, whoever made it.
     """
 
     num_rounds: int
@@ -133,6 +134,7 @@ class Stats:
     drafters: dict[str, DrafterStats]
     seconds: dict[str, float]
     first_token_s: float = 0.0
+    draft_prefill_s: float = 0.0
     positions: tuple[PositionStats, ...] = ()
 
     @property
@@ -192,8 +194,22 @@ def summarise(records: Iterable[RoundRecord]) -> Stats:
             "emit": sum(record.emit_s for record in rounds),
         },
         first_token_s=sum(record.seconds for record in rounds[:1]),
+        draft_prefill_s=draft_prefill_s((record.num_proposed, record.draft_s) for record in rounds),
         positions=by_position(rounds),
     )
+
+
+def draft_prefill_s(rounds: Iterable[tuple[int, float]]) -> float:
+    """Return what the first proposal took to draft beyond the median of those of its length, which is a draft's prefill.
+
+    ``rounds``: how many tokens each proposed, and its seconds of drafting. A draft reads the prompt as it is first asked, in no
+    call of its own.
+    """
+    drafted = [(num_proposed, seconds) for num_proposed, seconds in rounds if num_proposed]
+    if not drafted:
+        return 0.0
+    length, first_s = drafted[0]
+    return max(first_s - statistics.median(seconds for num_proposed, seconds in drafted if num_proposed == length), 0.0)
 
 
 def _drafter_stats(shares: list[DrafterShare]) -> DrafterStats:
