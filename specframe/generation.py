@@ -32,7 +32,7 @@ from specframe.stop import Stopper
 from specframe.strategy import Strategy
 from specframe.target import SINGLE, Kernel, Target, Ticket, Verification
 from specframe.text import TextDecoder, TokenBytes, decode
-from specframe.verify import Choice, Coupled, Greedy, Residual, Rule, Verdict, verify
+from specframe.verify import Coupled, Greedy, Residual, Rule, Verdict, verify
 
 _logger = logging.getLogger("specframe")
 
@@ -76,7 +76,6 @@ class Generation:
         self.log_probs: list[float] = []
         self.records: list[RoundRecord] = []
         self.text = ""
-        self.emit_s = 0.0
         self._events: list[Event] = []
         self._drafting: Drafting | None = None
         self._prefix = Prefix(request.prompt_ids, request.grammar, facts.device)
@@ -150,11 +149,14 @@ class Generation:
         certain = self._certain_rows(proposal)
         verification = self._forward(proposal, num_skipped=len(certain))
         marks.append(self._clock())
-        verdict = self._verify(verification, proposal, certain)
+        row_at = self._fetch(verification.logits, proposal, certain)
+        marks.append(self._clock())
+        verdict = self._verify(row_at, proposal)
         marks.append(self._clock())
         new_ids = self._commit(proposal, verdict)
         marks.append(self._clock())
         piece, log_probs = self._piece(new_ids, verification)
+        marks.append(self._clock())
         self._record(proposal, verdict, verification.num_forwards, len(new_ids), marks)
         return self._emit(piece, log_probs)
 
@@ -231,32 +233,39 @@ class Generation:
         pending = self._prefix.ids[len(self._prefix) - len(proposal) - 1]
         return self._session.verify_linear(self._ticket, pending, proposal.ids, num_skipped=num_skipped)
 
-    def _verify(self, verification: Verification, proposal: Proposal, certain: Sequence[CertainRow]) -> Verdict:
+    def _fetch(
+        self, logits: torch.Tensor, proposal: Proposal, certain: Sequence[CertainRow]
+    ) -> Callable[[int], Row | ChosenRow | CertainRow]:
+        """Return what verification reads a row from. This is where the host waits for a device, once.
+
+        But for rows that processors change on the device: those are waited for as they are read.
+        """
         start = len(self._prefix) - len(proposal)
-        logits = verification.logits
-        choices: list[Choice] = []
         if not self._pipeline.processors and not (self.request.policy.is_greedy and self._prefix.grammar is None):
             logits = logits.cpu()  # all rows in one transfer; they are processed there
         # On the host rows are chosen one by one, as far as they count; elsewhere all at once, in one synchronisation.
         is_one_transfer = (
             self.request.policy.is_greedy and self._pipeline.is_plain(self._prefix) and logits.device.type != "cpu"
         )
+        choices = top_choices(logits) if is_one_transfer else []
 
         def row_at(index: int) -> Row | ChosenRow | CertainRow:
             if index < len(certain):
                 return certain[index]
-            if not is_one_transfer:
-                return Row(logits[index - len(certain)], self._pipeline, self._prefix, start + index)
-            if not choices:
-                choices.extend(top_choices(logits))
-            return ChosenRow(choices[index], start + index)
+            if is_one_transfer:
+                return ChosenRow(choices[index], start + index)
+            return Row(logits[index - len(certain)], self._pipeline, self._prefix, start + index)
 
+        return row_at
+
+    def _verify(self, row_at: Callable[[int], Row | ChosenRow | CertainRow], proposal: Proposal) -> Verdict:
         try:
             return verify(row_at, proposal, self.rule, self._push)
         except NotADistribution as error:
             row = error.row or 0
+            position = len(self._prefix) - len(proposal) + row
             raise TargetError(
-                f"request {self.request_id}: the target's row for position {start + row} cannot be used: {error}",
+                f"request {self.request_id}: the target's row for position {position} cannot be used: {error}",
                 round_id=len(self.records),
                 row=row,
             ) from error
@@ -293,14 +302,11 @@ class Generation:
 
     def _piece(self, new_ids: tuple[int, ...], verification: Verification) -> tuple[Piece, list[float]]:
         """Return what the round emits, with log-probabilities if they are asked for."""
-        start = self._clock()
         log_probs: list[float] = []
         if self.request.log_probs:
             rows = torch.log_softmax(verification.logits[: len(new_ids)].double(), dim=-1)
             log_probs = rows.gather(-1, torch.tensor(new_ids, device=rows.device)[:, None])[:, 0].tolist()
-        piece = Piece(self.stopper.take_text(), new_ids)
-        self.emit_s += self._clock() - start
-        return piece, log_probs
+        return Piece(self.stopper.take_text(), new_ids), log_probs
 
     def _record(
         self, proposal: Proposal, verdict: Verdict, num_forwards: int, num_emitted: int, marks: Sequence[float]
@@ -324,8 +330,10 @@ class Generation:
                 num_rounding=verdict.num_rounding,
                 draft_s=marks[1] - marks[0],
                 forward_s=marks[2] - marks[1],
-                decide_s=marks[3] - marks[2],
-                commit_s=marks[4] - marks[3],
+                sync_s=marks[3] - marks[2],
+                decide_s=marks[4] - marks[3],
+                commit_s=marks[5] - marks[4],
+                emit_s=marks[6] - marks[5],
             )
         )
         self._lengths.learn(self.records[-1])

@@ -91,7 +91,7 @@ class Adaptive:
         if record.round_id == 0:
             return
         size = 0 if self._is_flat else record.num_proposed
-        seconds = max(record.forward_s + record.decide_s + record.commit_s, _LEAST_S)
+        seconds = max(record.forward_s + record.sync_s + record.decide_s + record.commit_s, _LEAST_S)
         if size and self._verify.has_base:
             # A forward over n rows takes no longer than n forwards; if this one did, something disturbed it.
             seconds = min(seconds, (1 + size) * self._verify_s(0)[0])

@@ -92,7 +92,6 @@ class Trace:
     token_ids: tuple[int, ...]
     records: tuple[RoundRecord, ...]
     events: tuple[Event, ...]
-    emit_s: float
     finish_reason: str
     failure: str | None
     exactness: str
@@ -142,7 +141,7 @@ class Provenance:
         nonce = nonce or secrets.token_hex(16)
         request, identity = trace.request, self.identities.target
         records = [_relabelled(record, self.labels) for record in trace.records]
-        stats = summarise(records, emit_s=_seconds(trace.emit_s))
+        stats = summarise(records)
         proposals = [record.num_accepted for record in records if record.num_proposed]
         shares = [share for record in records for share in record.drafters]
         key = _key(nonce, request)
@@ -293,8 +292,10 @@ def _rounds(records: Iterable[RoundRecord], token_ids: Sequence[int], key: str) 
             min_margin=finite(record.min_margin),
             draft_s=record.draft_s,
             forward_s=record.forward_s,
+            sync_s=record.sync_s,
             decide_s=record.decide_s,
             commit_s=record.commit_s,
+            emit_s=record.emit_s,
             check=round_check(key, start, token_ids[start:end]),
         )
         start = end

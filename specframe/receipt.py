@@ -23,7 +23,7 @@ from specframe.stats import plain as plain_stats
 from specframe.stats import without_rates
 from specframe.strategy import structure
 
-VERSION = 1
+VERSION = 2
 NONE, UNKNOWN, WITHHELD = "none", "unknown", "withheld"
 """In place of a digest: there is no such thing; nobody told; left out of a coarse receipt."""
 
@@ -181,8 +181,10 @@ class Round:
     min_margin: float | None = attrs.field(validator=_numbers)
     draft_s: float = attrs.field(validator=_numbers)
     forward_s: float = attrs.field(validator=_numbers)
+    sync_s: float = attrs.field(validator=_numbers)
     decide_s: float = attrs.field(validator=_numbers)
     commit_s: float = attrs.field(validator=_numbers)
+    emit_s: float = attrs.field(validator=_numbers)
     check: str = attrs.field(validator=_matches(_CHECK))
 
 
@@ -237,7 +239,7 @@ class Receipt:
         counts = [value.num_rounds, value.num_target_calls, value.num_tokens, value.num_rounding, value.first_token_s]
         counts += [number for drafter in drafters for number in _counts(drafter)]
         counts += [number for position in positions for number in attrs.astuple(position)]
-        _numbers(self, attribute, (*counts, value.min_margin, *value.seconds.values()))
+        _numbers(self, attribute, (*counts, value.min_margin, value.draft_prefill_s, *value.seconds.values()))
         _matches(LABEL)(self, attribute, (*value.drafters, *value.seconds))
 
     @property
@@ -385,6 +387,7 @@ def _coarse_stats(stats: Stats) -> Stats:
         min_margin=_rounded(stats.min_margin),
         seconds={name: _rounded(number) for name, number in stats.seconds.items()},
         first_token_s=_rounded(stats.first_token_s),
+        draft_prefill_s=_rounded(stats.draft_prefill_s),
     )
 
 

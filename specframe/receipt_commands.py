@@ -216,7 +216,7 @@ def _rounds(receipt: Receipt) -> Iterator[str]:
         shares = ", ".join(
             f"{share.drafter} {share.num_accepted} of {share.num_proposed} (k {share.limit})" for share in round.shares
         )
-        seconds = round.draft_s + round.forward_s + round.decide_s + round.commit_s
+        seconds = sum((round.draft_s, round.forward_s, round.sync_s, round.decide_s, round.commit_s, round.emit_s))
         yield f"  {round.round_id:4}  {round.num_emitted:3} emitted  {seconds:.4g} s  {shares}".rstrip()
 
 

@@ -6,6 +6,7 @@ evaluated (judged), accepted, kept (part of the output), and emitted (kept, and 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
@@ -52,6 +53,12 @@ class RoundRecord(NamedTuple):
     ``num_emitted`` counts kept tokens and the target's own that followed, if one did; ``min_margin`` is the smallest margin of
     a row that was judged (greedy and coupled), else None; ``num_rounding`` counts corrections drawn from q where p and q
     agree to rounding.
+
+    Seconds, in this order: ``draft_s``, until the proposal was there, workers waited for; ``forward_s``, until the target's
+    call was back; ``sync_s``, until a device had computed its rows and the host had what is read of them at once, next to
+    nothing where the host computes; ``decide_s``, judging and drawing the target's own token, the correction if one was
+    rejected; ``commit_s``, committing what stands and rolling back the rest, in the target's cache and with the drafters,
+    which is one call of each; ``emit_s``, text and log-probabilities. What a reader of the stream does is in none of them.
     """
 
     round_id: int
@@ -66,18 +73,15 @@ class RoundRecord(NamedTuple):
     num_rounding: int
     draft_s: float
     forward_s: float
+    sync_s: float
     decide_s: float
     commit_s: float
+    emit_s: float
 
     @property
     def seconds(self) -> float:
-        """Seconds of the round, all phases but output."""
-        return self.draft_s + self.forward_s + self.after_s
-
-    @property
-    def after_s(self) -> float:
-        """Seconds after the forward: judging, correction, commit and rollback."""
-        return self.decide_s + self.commit_s
+        """Seconds of the round, all phases together."""
+        return self.draft_s + self.forward_s + self.sync_s + self.decide_s + self.commit_s + self.emit_s
 
 
 class Event(NamedTuple):
@@ -115,10 +119,11 @@ class DrafterStats:
 
 @attrs.frozen
 class Stats:
-    """Sums over the rounds of a generation; seconds by phase: prefill, draft, verify, decide, commit, emit.
+    """Sums over the rounds of a generation; seconds by phase: prefill, draft, verify, sync, decide, commit, emit.
 
-    ``first_token_s``: seconds of round 0, what was emitted with it apart; ``positions``: what became of the first, second,
-    ... token of a proposal, whoever made it.
+    The phases are those of ``RoundRecord``; prefill is the ``forward_s`` of round 0, verify that of the others.
+    ``first_token_s``: seconds of round 0; ``draft_prefill_s``: of those of drafting, what the first proposal took longer than
+    others (see there); ``positions``: what became of the first, second, ... token of a proposal, whoever made it.
     """
 
     num_rounds: int
@@ -129,6 +134,7 @@ class Stats:
     drafters: dict[str, DrafterStats]
     seconds: dict[str, float]
     first_token_s: float = 0.0
+    draft_prefill_s: float = 0.0
     positions: tuple[PositionStats, ...] = ()
 
     @property
@@ -162,7 +168,7 @@ def check_counts(record: RoundRecord) -> None:
         assert sum(getattr(share, name) for share in record.drafters) == getattr(record, name), (name, record)
 
 
-def summarise(records: Iterable[RoundRecord], *, emit_s: float) -> Stats:
+def summarise(records: Iterable[RoundRecord]) -> Stats:
     """Return the statistics of a generation's rounds."""
     rounds = list(records)
     shares: dict[str, list[DrafterShare]] = {}
@@ -182,13 +188,28 @@ def summarise(records: Iterable[RoundRecord], *, emit_s: float) -> Stats:
             "prefill": sum(record.forward_s for record in rounds[:1]),
             "draft": sum(record.draft_s for record in rounds),
             "verify": sum(record.forward_s for record in rounds[1:]),
+            "sync": sum(record.sync_s for record in rounds),
             "decide": sum(record.decide_s for record in rounds),
             "commit": sum(record.commit_s for record in rounds),
-            "emit": emit_s,
+            "emit": sum(record.emit_s for record in rounds),
         },
         first_token_s=sum(record.seconds for record in rounds[:1]),
+        draft_prefill_s=draft_prefill_s((record.num_proposed, record.draft_s) for record in rounds),
         positions=by_position(rounds),
     )
+
+
+def draft_prefill_s(rounds: Iterable[tuple[int, float]]) -> float:
+    """Return what the first proposal took to draft beyond the median of those of its length, which is a draft's prefill.
+
+    ``rounds``: how many tokens each proposed, and its seconds of drafting. A draft reads the prompt as it is first asked, in no
+    call of its own.
+    """
+    drafted = [(num_proposed, seconds) for num_proposed, seconds in rounds if num_proposed]
+    if not drafted:
+        return 0.0
+    length, first_s = drafted[0]
+    return max(first_s - statistics.median(seconds for num_proposed, seconds in drafted if num_proposed == length), 0.0)
 
 
 def _drafter_stats(shares: list[DrafterShare]) -> DrafterStats:

@@ -37,18 +37,24 @@ def _for_each_position(instance: RoundCosts, attribute: attrs.Attribute[Any], va
 
 
 class RoundSeconds(Protocol):
-    """What a finished round took, such as a ``RoundRecord``; round 0 is the prefill."""
+    """What a finished round took, such as a ``RoundRecord``, whose fields these are; round 0 is the prefill."""
 
     @property
     def round_id(self) -> int: ...
     @property
     def num_proposed(self) -> int: ...
     @property
+    def num_accepted(self) -> int: ...
+    @property
     def draft_s(self) -> float: ...
     @property
     def forward_s(self) -> float: ...
     @property
-    def after_s(self) -> float: ...
+    def sync_s(self) -> float: ...
+    @property
+    def decide_s(self) -> float: ...
+    @property
+    def commit_s(self) -> float: ...
 
 
 @attrs.frozen
@@ -72,18 +78,24 @@ class RoundCosts:
     def measured(cls, records: Iterable[RoundSeconds], num_tokens: int) -> RoundCosts | None:
         """Return the median costs of the rounds that proposed exactly so many tokens, the prefill apart; None without one.
 
-        What follows the forward (judging, correction, synchronisation, rollback, commits) is not told apart by records; it
-        is ``sync_s``. Drafting is spread evenly over the positions.
+        Drafting is spread evenly over the positions. What rounds that lost a token took to judge and to commit is C_residual
+        and C_rollback, the same at every position; what rounds that stand whole took for both is C_full_accept. Where there
+        are none of either, all rounds speak for them.
         """
         rounds = [record for record in records if record.round_id and record.num_proposed == num_tokens]
         if not rounds:
             return None
+        whole = [record for record in rounds if record.num_accepted == num_tokens] or rounds
+        broken = [record for record in rounds if record.num_accepted < num_tokens] or rounds
         draft_s = statistics.median(record.draft_s for record in rounds)
-        after_s = statistics.median(record.after_s for record in rounds)
+        sync_s = statistics.median(record.sync_s for record in rounds)
         return cls(
             verify_s=statistics.median(record.forward_s for record in rounds),
             draft_s=(draft_s / num_tokens,) * num_tokens if num_tokens else (),
-            sync_s=after_s if num_tokens else after_s + draft_s,  # asked, and nothing proposed
+            sync_s=sync_s if num_tokens else sync_s + draft_s,  # asked, and nothing proposed
+            rollback_s=(statistics.median(record.commit_s for record in broken),) * num_tokens,
+            residual_s=(statistics.median(record.decide_s for record in broken),) * num_tokens,
+            full_accept_s=statistics.median(record.decide_s + record.commit_s for record in whole),
         )
 
 
@@ -166,6 +178,11 @@ def kv_bytes(num_positions: int, *, num_layers: int, num_kv_heads: int, head_dim
     A target and an independent draft both have one, and their sum is part of the peak.
     """
     return 2 * num_positions * num_layers * num_kv_heads * head_dim * element_bytes
+
+
+def logit_bytes(num_tokens: int, *, vocab_size: int, element_bytes: int) -> int:
+    """Return M_target_logits = (k + 1) V b, the bytes of the rows of a round of k proposals where all come back."""
+    return (num_tokens + 1) * vocab_size * element_bytes
 
 
 def law_bytes(num_tokens: int, *, vocab_size: int, element_bytes: int = 8) -> int:

@@ -30,6 +30,7 @@ def plain(stats: Stats) -> dict[str, Any]:
         "drafters": {name: _drafter(drafter) for name, drafter in stats.drafters.items()},
         "seconds": dict(stats.seconds),
         "first_token_s": stats.first_token_s,
+        "draft_prefill_s": stats.draft_prefill_s,
         "positions": [_position(position) for position in stats.positions],
         **{name: getattr(stats, name) for name in _RATES},
     }

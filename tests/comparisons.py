@@ -8,7 +8,7 @@ from specframe import Engine, Length, Strategy
 from specframe.bench.arms import EngineArm
 from specframe.bench.energy import EnergyMeter
 from specframe.bench.gates import default_gates
-from specframe.bench.lines import ArmRecord
+from specframe.bench.lines import ArmRecord, Rounds
 from specframe.bench.machine import machine_class
 from specframe.bench.measure import Prepared
 from specframe.bench.plan import Plan, planned, strategy_arm
@@ -49,6 +49,15 @@ def run_made(plan: Plan, bench: Bench, path: Any, **settings: Any) -> Any:
     """Run a plan with arms that a test has made; nothing is measured in other processes."""
     given = {"load": lambda plan: bench, "measure_arm": lambda plan, name: ArmRecord(name), "meter": NO_METER}
     return run(plan, path, **{**given, **settings})
+
+
+def made_rounds(
+    num_proposed: tuple[int, ...], num_accepted: tuple[int, ...], num_emitted: tuple[int, ...], **seconds: Any
+) -> Rounds:
+    """Return the rounds of a request, whose phases took no time but for those that are given."""
+    nothing = (0.0,) * len(num_proposed)
+    columns = {f"{name}_s": nothing for name in ("draft", "forward", "sync", "decide", "commit", "emit")}
+    return Rounds(num_proposed, num_accepted, num_emitted, **{**columns, **seconds})
 
 
 class _NoMeter(EnergyMeter):

@@ -8,13 +8,15 @@ import torch
 from models import PROMPT, engine_on, random_table, shared_model
 from transformers import LogitsProcessor
 
-from specframe import TargetError, TransformersTarget, pure
+from specframe import Engine, TargetError, TransformersTarget, pure
 from specframe.generation import Generation, Request
 from specframe.sampling import SamplingPolicy
 from specframe.stop import as_stop_strings
 from specframe.strategy import Length, Strategy
+from specframe.target import SINGLE
 from specframe.testing import Adversary, LogitsDrafter, Oracle, RandomOffers, ScriptedRandom, TableTarget
 from specframe.testing.scripted import GumbelKey, UniformKey
+from specframe.testing.table import TableSession
 
 SAMPLED = {"temperature": 0.9, "seed": 5}
 
@@ -325,11 +327,85 @@ def test_seconds_are_told_apart_and_add_up():
     """A phase that is counted twice, or not at all, blames the wrong part."""
     result = engine_on(TransformersTarget(shared_model()), RandomOffers(seed=0)).generate(PROMPT, max_new_tokens=6)
     seconds = result.stats.seconds
-    assert list(seconds) == ["prefill", "draft", "verify", "decide", "commit", "emit"]
+    assert list(seconds) == ["prefill", "draft", "verify", "sync", "decide", "commit", "emit"]
     assert all(spent > 0 for spent in seconds.values())
     assert result.stats.total_s == sum(seconds.values())
+    assert result.stats.total_s == pytest.approx(sum(record.seconds for record in result.records), rel=1e-9)
     assert seconds["prefill"] == result.records[0].forward_s
     assert result.stats.drafters["d0"].seconds <= seconds["draft"]
+
+
+class Bill:
+    """A clock that stands until somebody spends."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def spend(self, seconds):
+        self.now += seconds
+
+
+class DeviceTarget(TableTarget):
+    """A target whose rows are on a device: the host has them ``wait_s`` after it asks for them."""
+
+    def __init__(self, bill, wait_s, **prices):
+        super().__init__(
+            lambda ids: [float(token == (ids[-1] + 1) % 12) for token in range(12)],
+            vocab_size=12,
+            on_call=lambda call: bill.spend(prices.get(call.kind, 0.0)),
+        )
+        self.bill, self.wait_s = bill, wait_s
+
+    def open(self, request_id, *, max_tokens, kernel=SINGLE):
+        target = self
+
+        class Late(torch.Tensor):
+            def cpu(self):
+                target.bill.spend(target.wait_s)
+                return self.as_subclass(torch.Tensor)
+
+        class Session(TableSession):
+            def _feed(self, *arguments, **settings):
+                return super()._feed(*arguments, **settings).as_subclass(Late)
+
+        return Session(self, request_id, max_tokens, kernel)
+
+
+class Billed(RandomOffers):
+    """Offers at a price, and takes note of what became of them at another."""
+
+    def __init__(self, bill, propose_s, commit_s):
+        super().__init__(seed=0)
+        self.bill, self.propose_s, self.commit_s = bill, propose_s, commit_s
+
+    def open(self, request):
+        session = super().open(request)
+        propose, commit = session.propose, session.commit
+        session.propose = lambda round: (self.bill.spend(self.propose_s), propose(round))
+        session.commit = lambda told: (self.bill.spend(self.commit_s), commit(told))
+        return session
+
+
+def test_each_phase_is_charged_with_what_happens_in_it():
+    """Waiting for a device must not pass for judging, nor a drafter's rollback for drafting (case L1)."""
+    bill = Bill()
+    target = DeviceTarget(bill, wait_s=100.0, prefill=7.0, verify=10.0, commit=1000.0)
+    drafter = Billed(bill, propose_s=1.0, commit_s=10_000.0)
+    result = Engine(target, {"d": drafter}, clock=bill).generate([1, 2], max_new_tokens=12, **SAMPLED)
+    prefill, first, *others = result.records
+    assert prefill[-6:] == (0.0, 7.0, 100.0, 0.0, 0.0, 0.0)
+    assert first.draft_s == 20_001.0  # a drafter that is opened is told the prompt and the first token
+    assert len(others) > 2
+    for record in others:
+        is_asked = record.drafters[0].limit > 0  # not in the last round, which has no room
+        assert (record.draft_s, record.forward_s, record.sync_s) == (float(is_asked), 10.0, 100.0)
+        assert (record.decide_s, record.commit_s, record.emit_s) == (0.0, 11_000.0, 0.0)
+    assert result.stats.total_s == sum(record.seconds for record in result.records) == bill.now
+    greedy = Engine(target, clock=bill).generate([1, 2], max_new_tokens=4)
+    assert greedy.stats.seconds["sync"] == 0.0  # what is on the host already is chosen there
 
 
 class EvenOnly:

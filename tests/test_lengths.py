@@ -42,8 +42,10 @@ def record(num_proposed, num_accepted, forward_s, limit, propose_s=0.0, round_id
         num_rounding=0,
         draft_s=propose_s,
         forward_s=forward_s,
+        sync_s=0.0,
         decide_s=0.0,
         commit_s=0.0,
+        emit_s=0.0,
     )
 
 

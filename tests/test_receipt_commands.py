@@ -76,7 +76,7 @@ def test_a_receipt_is_shown(made, tmp_path):
     file = tmp_path / "run.json"
     generate(file)
     shown = run("receipt", "show", str(file)).stdout
-    for told in ("receipt, version 1", "seed", "given-1", "12 tokens, length", "proposals", "warm", "process"):
+    for told in ("receipt, version 2", "seed", "given-1", "12 tokens, length", "proposals", "warm", "process"):
         assert told in shown
     assert "\nrounds\n" not in shown
     with_rounds = run("receipt", "show", str(file), "--rounds").stdout

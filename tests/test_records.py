@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specframe.records import DrafterShare, RoundRecord, check_counts, summarise
+from specframe.records import DrafterShare, RoundRecord, check_counts, draft_prefill_s, summarise
 
 
 def share(name="d", proposed=0, evaluated=0, accepted=0, kept=None, entropies=()):
@@ -36,8 +36,10 @@ def record(*shares, emitted=None, round_id=1, **changes):
         num_rounding=0,
         draft_s=1.0,
         forward_s=2.0,
+        sync_s=32.0,
         decide_s=4.0,
         commit_s=8.0,
+        emit_s=16.0,
         **{**counts, **changes},
     )
 
@@ -95,12 +97,12 @@ def test_statistics_of_a_trace_by_hand():
             record(share("a", 4, 3, 2, entropies=(0.5, None, 1.5))),
             record(share("a", 2, 2, 2, entropies=(0.1, 0.2)), share("b", 1, 1, 0)),
             record(share("a"), share("b", 3, 3, 3), emitted=3),
-        ],
-        emit_s=16.0,
+        ]
     )
     assert (stats.num_rounds, stats.num_tokens, stats.num_proposed, stats.num_accepted) == (4, 10, 10, 7)
     assert stats.tokens_per_call == 10 / 4
-    assert stats.first_token_s == 15.0
+    assert stats.first_token_s == 63.0
+    assert stats.draft_prefill_s == 0.0
     a, b = stats.drafters["a"], stats.drafters["b"]
     assert (a.num_proposed, a.num_evaluated, a.num_accepted, a.seconds) == (6, 5, 4, 3.0)
     assert [position.num_rejected for position in a.positions] == [0, 0, 1, 0]
@@ -109,4 +111,15 @@ def test_statistics_of_a_trace_by_hand():
     assert [position.num_rejected for position in b.positions] == [1, 0, 0]
     assert [position.num_rejected for position in stats.positions] == [0, 0, 2, 0]
     assert sum(position.num_kept for position in stats.positions) + 3 == stats.num_tokens  # three own tokens
-    assert list(stats.seconds.values()) == [2.0, 4.0, 6.0, 16.0, 32.0, 16.0]
+    assert stats.seconds == {
+        "prefill": 2.0, "draft": 4.0, "verify": 6.0, "sync": 128.0, "decide": 16.0, "commit": 32.0, "emit": 64.0
+    }  # fmt: skip
+    assert stats.total_s == 4 * 63.0
+
+
+def test_a_drafts_prefill_is_what_its_first_proposal_took_longer_than_others():
+    """Prevents a longer first proposal, or a round without one, from passing for a prefill."""
+    assert draft_prefill_s([(0, 9.0), (4, 5.0), (4, 1.0), (2, 0.5), (4, 2.0), (0, 7.0), (4, 2.0)]) == 3.0
+    assert draft_prefill_s([(4, 5.0), (2, 0.5), (2, 0.5)]) == 0.0  # nothing to compare it with
+    assert draft_prefill_s([(4, 1.0), (4, 2.0), (4, 2.0)]) == 0.0
+    assert draft_prefill_s([(0, 3.0)]) == draft_prefill_s([]) == 0.0

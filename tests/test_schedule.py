@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from specframe.schedule import (
     expected_tokens,
     kv_bytes,
     law_bytes,
+    logit_bytes,
     pays,
 )
 from specframe.strategy import Length
@@ -98,6 +100,7 @@ def test_bytes():
     """Prevents a factor that is missing from memory figures: M_KV = 2 S L H D b, and k V b for laws."""
     # SmolLM2-135M: 30 layers, 3 KV heads of 64, float32: 46,080 bytes a position.
     assert kv_bytes(1000, num_layers=30, num_kv_heads=3, head_dim=64, element_bytes=4) == 46_080_000
+    assert logit_bytes(7, vocab_size=49_152, element_bytes=4) == 1_572_864
     assert law_bytes(8, vocab_size=49_152) == 3_145_728
 
 
@@ -159,7 +162,36 @@ def test_costs_are_measured_from_equally_long_rounds():
         machine, lambda emitted, position: 1.0, token_s=0.25, ask_s=0.5, wanted=lambda n: 2 * (n > 20)
     )
     records = machine.engine(drafter).generate([0], max_new_tokens=40).records
-    assert RoundCosts.measured(records, 2) == RoundCosts(3.0, (0.5, 0.5))
+    assert RoundCosts.measured(records, 2) == RoundCosts(3.0, (0.5, 0.5), rollback_s=(0.0, 0.0), residual_s=(0.0, 0.0))
     assert RoundCosts.measured(records, 0) == RoundCosts(1.0, sync_s=0.5)
     assert RoundCosts.measured(records, 7) is None
     assert RoundCosts.measured(records[:1], 0) is None
+
+
+class Took(NamedTuple):
+    """What a round took, as a record tells it."""
+
+    num_proposed: int
+    num_accepted: int
+    sync_s: float
+    decide_s: float
+    commit_s: float
+    round_id: int = 1
+    draft_s: float = 3.0
+    forward_s: float = 8.0
+
+
+def test_a_lost_token_costs_what_rounds_that_lost_one_took():
+    """Prevents the price of corrections and rollbacks from being put on rounds that stand whole, or the other way round."""
+    whole = [Took(3, 3, 0.5, 2.0, 1.0)] * 3
+    lost = [Took(3, 1, 0.5, 1.0, 5.0)] * 5
+    found = RoundCosts.measured([*whole, *lost, Took(0, 0, 9.0, 9.0, 9.0)], 3)
+    assert found == RoundCosts(
+        8.0, (1.0,) * 3, sync_s=0.5, rollback_s=(5.0,) * 3, residual_s=(1.0,) * 3, full_accept_s=3.0
+    )
+    survival = (0.75, 0.5, 3 / 8)  # of eight rounds three stand whole
+    spent = [took.draft_s + took.forward_s + took.sync_s + took.decide_s + took.commit_s for took in (*whole, *lost)]
+    assert expected_round_cost(found, survival) == pytest.approx(sum(spent) / 8)
+    only = RoundCosts.measured(lost, 3)
+    assert (only.rollback_s, only.full_accept_s) == ((5.0,) * 3, 6.0)
+    assert RoundCosts.measured([Took(0, 0, 0.5, 2.0, 1.0)], 0) == RoundCosts(8.0, sync_s=3.5, full_accept_s=3.0)

@@ -11,6 +11,8 @@ import attrs
 
 from specframe.bench.lines import ACCEPTED, CORRECTION, EXTRA, PHASES, PLAIN, ArmRecord, Header, Origin, RequestRecord
 
+_ROUNDING_S = 1e-7  # seconds are written to so many
+
 
 def broken(record: Header | ArmRecord | RequestRecord) -> Iterator[str]:
     """Tell which identities a line breaks, a sentence each."""
@@ -22,6 +24,7 @@ def broken(record: Header | ArmRecord | RequestRecord) -> Iterator[str]:
         yield from _not_seconds(record, ("end_to_end_s", "first_token_s", "decode_s"))
         yield from _broken_output(record)
         yield from _broken_counts(record)
+        yield from _broken_phases(record)
 
 
 def _not_seconds(record: Any, names: Iterable[str]) -> Iterator[str]:
@@ -52,7 +55,8 @@ def _broken_counts(record: RequestRecord) -> Iterator[str]:
     columns = attrs.astuple(rounds, recurse=False)
     if len({len(column) for column in columns}) > 1:
         yield "the columns of 'rounds' must be equally long"
-    if any(not 0 <= seconds < math.inf for column in columns[2:] for seconds in column):
+        return
+    if any(not 0 <= seconds < math.inf for column in columns[3:] for seconds in column):
         yield "'rounds' must hold numbers of seconds >= 0"
     if rounds.num_emitted and sum(rounds.num_emitted) != len(record.token_ids):
         yield "the rounds must have emitted all tokens, and no more"
@@ -64,8 +68,8 @@ def _broken_counts(record: RequestRecord) -> Iterator[str]:
     is_whole = max(rounds.num_proposed, default=0) == len(positions)
     if rounds.num_proposed and not (is_whole and reached == [one.num_proposed for one in positions]):
         yield "the rounds must have proposed what 'positions' counts"
-    if record.phases and record.phases.keys() != set(PHASES):
-        yield f"'phases' must have {', '.join(PHASES)}, or nothing"
+    if rounds.num_accepted and sum(rounds.num_accepted) != sum(one.num_accepted for one in positions):
+        yield "the rounds must have accepted what 'positions' counts"
     for name in ("num_proposed", "num_evaluated", "num_accepted"):
         if drafters and sum(getattr(one, name) for one in drafters) != sum(getattr(one, name) for one in positions):
             yield f"'{name}' of the drafters must make up that of 'positions'"
@@ -75,3 +79,17 @@ def _broken_counts(record: RequestRecord) -> Iterator[str]:
         yield "'origins' must hold as many accepted tokens as 'positions' kept"
     if not all(math.isfinite(entropy) for one in drafters for entropy, _ in one.entropies):
         yield "entropies must be finite numbers of nats"
+
+
+def _broken_phases(record: RequestRecord) -> Iterator[str]:
+    phases = record.phases
+    if not phases:
+        return
+    if phases.keys() != set(PHASES):
+        yield f"'phases' must have {', '.join(PHASES)}, or nothing"
+        return
+    if not math.isclose(sum(phases.values()), record.end_to_end_s or 0.0, abs_tol=_ROUNDING_S * len(PHASES)):
+        yield f"'phases' must make up 'end_to_end_s', {record.end_to_end_s} (got {sum(phases.values())})"
+    for name, seconds in record.rounds.phases.items():
+        if not math.isclose(phases[name], seconds, abs_tol=_ROUNDING_S):
+            yield f"'{name}' of 'phases' must be the sum over the rounds, {seconds} (got {phases[name]})"

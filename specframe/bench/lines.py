@@ -14,9 +14,9 @@ import attrs
 from specframe.positions import PositionStats
 from specframe.records import DrafterStats
 
-FORMAT = 1
+FORMAT = 2
 PLAIN, ACCEPTED, CORRECTION, EXTRA = "plain", "accepted", "correction", "extra"
-PHASES = ("prefill", "draft", "verify", "decide", "commit", "emit", "other")
+PHASES = ("prefill", "draft", "verify", "sync", "decide", "commit", "emit", "other")
 
 
 @attrs.frozen
@@ -70,15 +70,31 @@ class ArmRecord:
 class Rounds:
     """The rounds of a request, in columns: entry i of each is round i's, and round 0 is the prefill.
 
-    ``after_s``: seconds after the forward: judging, correction, commit and rollback; ``draft_s``, ``forward_s`` as in
-    ``RoundRecord``. Empty where an arm does not tell of rounds.
+    Each column is the field of ``RoundRecord`` of its name. Empty where an arm does not tell of rounds.
     """
 
     num_proposed: tuple[int, ...] = ()
+    num_accepted: tuple[int, ...] = ()
     num_emitted: tuple[int, ...] = ()
     draft_s: tuple[float, ...] = ()
     forward_s: tuple[float, ...] = ()
-    after_s: tuple[float, ...] = ()
+    sync_s: tuple[float, ...] = ()
+    decide_s: tuple[float, ...] = ()
+    commit_s: tuple[float, ...] = ()
+    emit_s: tuple[float, ...] = ()
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase, the sums of the columns: ``PHASES`` but for ``other``."""
+        return {
+            "prefill": sum(self.forward_s[:1]),
+            "draft": sum(self.draft_s),
+            "verify": sum(self.forward_s[1:]),
+            "sync": sum(self.sync_s),
+            "decide": sum(self.decide_s),
+            "commit": sum(self.commit_s),
+            "emit": sum(self.emit_s),
+        }
 
 
 class Origin(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 
@@ -115,7 +116,8 @@ def _with_account(record: RequestRecord, outcome: Outcome) -> RequestRecord:
         return record
     assert record.end_to_end_s is not None
     stats, records = result.stats, result.records
-    phases = {name: round(seconds, _DIGITS) for name, seconds in stats.seconds.items()}
+    rounds = Rounds(**{name: _column(records, name) for name in attrs.fields_dict(Rounds)})
+    phases = {name: round(seconds, _DIGITS) for name, seconds in rounds.phases.items()}
     return attrs.evolve(
         record,
         finish_reason=result.finish_reason,
@@ -125,13 +127,7 @@ def _with_account(record: RequestRecord, outcome: Outcome) -> RequestRecord:
         num_rounds=stats.num_rounds,
         positions=stats.positions,
         drafters=stats.drafters,
-        rounds=Rounds(
-            num_proposed=tuple(round_.num_proposed for round_ in records),
-            num_emitted=tuple(round_.num_emitted for round_ in records),
-            draft_s=tuple(round(round_.draft_s, _DIGITS) for round_ in records),
-            forward_s=tuple(round(round_.forward_s, _DIGITS) for round_ in records),
-            after_s=tuple(round(round_.after_s, _DIGITS) for round_ in records),
-        ),
+        rounds=rounds,
         exactness=result.exactness,
         kernel=result.kernel,
         length_policy=result.length_policy,
@@ -140,6 +136,11 @@ def _with_account(record: RequestRecord, outcome: Outcome) -> RequestRecord:
             for event in result.events
         ),
     )
+
+
+def _column(records: Sequence[RoundRecord], name: str) -> tuple[Any, ...]:
+    values = (getattr(record, name) for record in records)
+    return tuple(round(value, _DIGITS) if isinstance(value, float) else value for value in values)
 
 
 def origins(records: Sequence[RoundRecord]) -> list[Origin]:

@@ -11,6 +11,7 @@ import attrs
 
 from specframe.bench.acceptance import add_positions
 from specframe.bench.lines import ArmRecord, RequestRecord
+from specframe.records import draft_prefill_s
 from specframe.schedule import RoundCosts, SessionCosts, cost_per_token, expected_round_cost, expected_tokens
 
 
@@ -38,15 +39,18 @@ class Seconds(NamedTuple):
 
     round_id: int
     num_proposed: int
+    num_accepted: int
     draft_s: float
     forward_s: float
-    after_s: float
+    sync_s: float
+    decide_s: float
+    commit_s: float
 
 
 def round_seconds(record: RequestRecord) -> list[Seconds]:
     """Return what the rounds of a request took."""
     rounds = record.rounds
-    columns = (rounds.num_proposed, rounds.draft_s, rounds.forward_s, rounds.after_s)
+    columns = [getattr(rounds, name) for name in Seconds._fields[1:]]
     return [Seconds(index, *row) for index, row in enumerate(zip(*columns, strict=True))]
 
 
@@ -75,7 +79,7 @@ def predict(own: Sequence[RequestRecord], plain: Sequence[RequestRecord], arm: A
         target_load_s=(arm.target_load_s if arm is not None else None) or 0.0,
         target_prefill_s=statistics.median(record.first_token_s or 0.0 for record in plain),
         draft_load_s=(arm.drafters_load_s if arm is not None else None) or 0.0,
-        draft_prefill_s=statistics.median(map(draft_prefill_s, own)),
+        draft_prefill_s=statistics.median(map(draft_prefill_of, own)),
     )
     num_decoded = [len(record.token_ids) - record.num_first for record in own]
     in_turn = attrs.evolve(session, target_load_s=0.0, draft_load_s=0.0)  # requests are timed on what is loaded
@@ -92,10 +96,6 @@ def predict(own: Sequence[RequestRecord], plain: Sequence[RequestRecord], arm: A
     )
 
 
-def draft_prefill_s(record: RequestRecord) -> float:
-    """Return what the first round that drafted took to draft beyond the median of those like it."""
-    rounds = [row for row in round_seconds(record) if row.num_proposed]
-    if not rounds:
-        return 0.0
-    alike = [row.draft_s for row in rounds if row.num_proposed == rounds[0].num_proposed]
-    return max(rounds[0].draft_s - statistics.median(alike), 0.0)
+def draft_prefill_of(record: RequestRecord) -> float:
+    """Return the seconds of a request in which drafts read its prompt (``records.draft_prefill_s``)."""
+    return draft_prefill_s(zip(record.rounds.num_proposed, record.rounds.draft_s, strict=True))

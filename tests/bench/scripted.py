@@ -133,8 +133,12 @@ def write_results(
             pieces = tuple(words[token % len(words)] for token in record.token_ids)
             record = attrs.evolve(record, pieces=pieces, text="".join(pieces))
             if turn.arm == names[1] and again_s != 1:
+                later_s = (again_s - 1) * record.end_to_end_s
                 record = attrs.evolve(
-                    record, end_to_end_s=again_s * record.end_to_end_s, decode_s=again_s * record.decode_s
+                    record,
+                    end_to_end_s=again_s * record.end_to_end_s,
+                    decode_s=again_s * record.decode_s,
+                    phases={**record.phases, "other": record.phases["other"] + later_s},
                 )
             if joules is not None:
                 record = attrs.evolve(record, energy_j=joules * record.end_to_end_s)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from page_reader import PageReader
 
 from specframe.bench import planning
+from specframe.bench.lines import FORMAT
 from specframe.bench.plan import read_plan
 from specframe.bench.report.write import folder_of
 from specframe.bench.results import read_results
@@ -145,6 +148,54 @@ def test_a_mistake_is_one_readable_line(compare, model, tmp_path, monkeypatch, a
     assert (code, out) == (2, "")
     assert err.startswith(told)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corpus_that_is_no_json_is_told_by_its_line(compare, model, tmp_path):
+    """Before anything is planned."""
+    prompts = tmp_path / "mine.jsonl"
+    prompts.write_text('{"prompt": "a"}\nprompt: b\n')
+    code, out, err = compare("plan", "-o", tmp_path / "plan.json", "--target", model, "--workload", prompts)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: mine.jsonl, line 2: is not JSON")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.jsonl"]
+
+
+def test_results_of_another_version_are_neither_read_nor_written(compare, model, tmp_path):
+    """Prevents lines of two formats in one file, and figures that are read by guess."""
+    plan, results = tmp_path / "plan.json", tmp_path / "plan.jsonl"
+    compare("plan", "-o", plan, "--target", model, *SMALL)
+    assert compare("run", plan)[0] == 0
+    results.write_text(results.read_text().replace(f'"format": {FORMAT}}}\n', '"format": 99}\n', 1))
+    before = results.read_bytes()
+    for arguments in (("run", plan), ("report", results)):
+        code, out, err = compare(*arguments)
+        assert (code, out) == (2, "")
+        assert f"results 'plan.jsonl', line 1: has format 99; this specframe reads and writes {FORMAT}; read it" in err
+    assert results.read_bytes() == before
+
+
+def test_a_full_disk_is_one_readable_line_and_no_lost_request(compare, model, tmp_path):
+    """What was finished stays, and the same command goes on when there is room."""
+    plan, results = tmp_path / "plan.json", tmp_path / "plan.jsonl"
+    compare("plan", "-o", plan, "--target", model, *SMALL)
+    compare("run", plan, "-o", tmp_path / "whole.jsonl")
+    size = (tmp_path / "whole.jsonl").stat().st_size
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 400, limit[1]))
+    try:
+        code, out, err = compare("run", plan)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert (code, out) == (2, "")
+    assert "error: results 'plan.jsonl' cannot be written: File too large; what is finished is in the file" in err
+    assert "Traceback" not in err
+    done = [record.key for record in read_results(results).requests]
+    assert 0 < len(done) < 4
+    assert compare("run", plan)[0] == 0
+    assert [record.key for record in read_results(results).requests][: len(done)] == done
+    assert len(read_results(results).requests) == 4
 
 
 def test_an_interrupt_says_how_to_go_on(compare, model, tmp_path, monkeypatch):

@@ -10,13 +10,13 @@ import statistics
 
 import attrs
 import pytest
-from comparisons import DRAFTED, LIBRARY, PLAIN, items, machine_comparison, made_plan, run_made
+from comparisons import DRAFTED, LIBRARY, PLAIN, items, machine_comparison, made_plan, made_rounds, run_made
 from rich.console import Console
 from scipy.stats import binom
 
 from specframe import InvalidPlan, Length
 from specframe.bench.gates import DELETE, KEEP, PROMOTE, Gate
-from specframe.bench.lines import ArmRecord, ByteCounts, Header, RequestRecord, Rounds
+from specframe.bench.lines import ArmRecord, ByteCounts, Header, RequestRecord
 from specframe.bench.metrics import summarise
 from specframe.bench.results import Results, ResultWriter, read_results
 from specframe.bench.speed import median_interval, speed
@@ -174,7 +174,7 @@ def test_seeds_of_one_prompt_are_no_independent_evidence():
 
 def test_times_that_are_too_short_for_the_clock_predict_nothing():
     """Prevents a division by a clock that did not move."""
-    nothing = Rounds((0, 0), (1, 1), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
+    nothing = made_rounds((0, 0), (0, 0), (1, 1))
     cell = summarise(results_of([attrs.evolve(r, rounds=nothing) for r in pairs([(10, 5)])])).cell("drafted")
     assert cell.prediction is None
 
@@ -341,19 +341,19 @@ def drafted_rounds(costs, chance, num_rounds=40):
         for i in range(1, 5)
     )
     num_all = num_rounds + 1
-    return positions, Rounds(
-        num_proposed=(0, *(4,) * num_rounds),
-        num_emitted=(1,) * num_all,
+    return positions, made_rounds(
+        (0, *(4,) * num_rounds),
+        (0,) * num_all,
+        (1,) * num_all,
         draft_s=(0.0, *(0.4,) * num_rounds),
         forward_s=(1.0, *(costs,) * num_rounds),
-        after_s=(0.0,) * num_all,
     )
 
 
 def test_a_prediction_is_the_formula_of_the_report():
     """E[C_round(k)] / E[G(k)] over C_t(1), and N_min with what the draft costs at once."""
     positions, rounds = drafted_rounds(1.5, 0.8)
-    plain_rounds = Rounds((0,) * 10, (1,) * 10, (0.0,) * 10, (1.0,) * 10, (0.0,) * 10)
+    plain_rounds = made_rounds((0,) * 10, (0,) * 10, (1,) * 10, forward_s=(1.0,) * 10)
     drafters = {"scripted": DrafterStats(4000, 2952, 2361, 1.0, positions)}
     requests = [
         request("plain", 0, 10, rounds=plain_rounds, num_target_calls=10),

@@ -15,6 +15,9 @@ from specframe.bench.planning import DEMO_ARMS, draw_up, read_gates, renew, requ
 from specframe.bench.specs import LibraryArm, build, library_sampling, parse
 from specframe.bench.workload import STRATA, Corpus, stratum
 from specframe.lengths import Adaptive
+from specframe.manifest.collector import collect
+from specframe.manifest.file import dumps
+from specframe.manifest.source import open_source
 from specframe.testing import byte_tokenizer
 
 CHAT = Corpus(("chat",), limit=2)
@@ -136,7 +139,10 @@ def test_every_departure_is_told(model, tmp_path, monkeypatch):
     folder.mkdir()
     for file in model.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    arms = {"plain": "none", "mine": str(strategy)}
+    pin, pinned = tmp_path / "pin.toml", tmp_path / "pinned.toml"
+    pin.write_text(dumps(collect(open_source(str(folder)))))
+    pinned.write_text('[[drafters]]\nuse = "prompt_lookup"\n[identity]\nmanifest = "pin.toml"\n')
+    arms = {"plain": "none", "mine": str(strategy), "pinned": f"{pinned}@adaptive"}
     plan = drawn(folder, arms, corpus=Corpus((str(prompts),)))
     assert changes(plan, renew(plan)) == []
 
@@ -156,6 +162,12 @@ def test_every_departure_is_told(model, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(planning, "machine_class", lambda: {**plan.machine, "cores": "999"})
         told(f'machine.cores: planned "{plan.machine["cores"]}", now "999"')
+        patched.setattr(Adaptive, "name", "adaptive/99")
+        told(f'arms.pinned.length_policy: planned "{plan.arms["pinned"]["length_policy"]}", now "adaptive/99"')
+    manifest = pin.read_text()
+    pin.write_text(dumps(collect(open_source(str(model)), weights=True)))
+    told("arms.pinned.pin: planned ")
+    pin.write_text(manifest)
     require_unchanged(plan)
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())

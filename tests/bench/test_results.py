@@ -9,6 +9,7 @@ import signal
 
 import attrs
 import pytest
+from comparisons import made_rounds
 
 from specframe import InvalidResults, ResultsNotWritten
 from specframe.bench.lines import FORMAT, ArmRecord, ByteCounts, Header, Origin, RequestRecord, Rounds
@@ -20,6 +21,17 @@ HEADER = Header(
     "plan-v1:sha256:0", {"arms": {"a": {"strategy": None}}}, {"cores": "2"}, {"torch": "2"}, "not available"
 )
 ARM = ArmRecord("a", 1.5, 0, ByteCounts(1, {"target weights": 2}, 3, 4, 5, ("lookup",)))
+PHASES = {
+    "prefill": 0.9, "draft": 0.1, "verify": 0.1, "sync": 0.01, "decide": 0.02, "commit": 0.05, "emit": 0.03, "other": 0.04
+}  # fmt: skip
+SECONDS = {
+    "draft_s": (0.0, 0.1),
+    "forward_s": (0.9, 0.1),
+    "sync_s": (0.01, 0.0),
+    "decide_s": (0.01, 0.01),
+    "commit_s": (0.0, 0.05),
+    "emit_s": (0.03, 0.0),
+}
 POSITIONS = (PositionStats(1, 1, 1, 1, 1), PositionStats(1, 1, 1, 0, 0), PositionStats(1, 1, 0, 0, 0))
 REQUEST = RequestRecord(
     arm="a",
@@ -41,12 +53,12 @@ REQUEST = RequestRecord(
     first_token_s=1,
     num_first=1,
     decode_s=0.25,
-    phases={"prefill": 1.0, "draft": 0.1, "verify": 0.1, "decide": 0.0, "commit": 0.05, "emit": 0.0, "other": 0.0},
+    phases=PHASES,
     num_target_calls=2,
     num_rounds=2,
     positions=POSITIONS,
     drafters={"lookup": DrafterStats(3, 2, 1, 0.5, POSITIONS, ((0.5, True), (0.25, False)))},
-    rounds=Rounds((0, 3), (1, 1), (0.0, 0.1), (1.0, 0.1), (0.0, 0.05)),
+    rounds=Rounds((0, 3), (0, 1), (1, 1), **SECONDS),
     exactness="token-exact",
     kernel="single",
     length_policy="fixed",
@@ -54,7 +66,7 @@ REQUEST = RequestRecord(
     peak_resident_bytes=2**33,
     energy_j=0.5,
 )
-FAILED = attrs.evolve(REQUEST, index=1, error="TargetError: no", end_to_end_s=None, judged=None)
+FAILED = attrs.evolve(REQUEST, index=1, error="TargetError: no", end_to_end_s=None, phases={}, judged=None)
 
 
 def written(path, *records):
@@ -97,7 +109,7 @@ def test_another_format_is_told(tmp_path):
     """Prevents a file of an older or newer specframe from being read by guess."""
     path = written(tmp_path / "r.jsonl", attrs.evolve(HEADER, format=FORMAT + 1))
     with pytest.raises(
-        InvalidResults, match=r"'r.jsonl', line 1: has format 2; this specframe reads and writes 1; read"
+        InvalidResults, match=r"'r.jsonl', line 1: has format 3; this specframe reads and writes 2; read"
     ):
         read_results(path)
 
@@ -112,7 +124,7 @@ def test_another_format_is_told(tmp_path):
         ('{"line": "arm", "arm": "b", "speed": 2}', "line 3: unknown key 'speed'"),
         ('{"line": "arm", "arm": "b", "target_load_s": "1"}', "must be of type float"),
         ('{"line": "arm", "arm": "a"}', "line 3: says again"),
-        ('{"line": "header", "format": 1, "plan_digest": "", "plan": {}, "machine": {}, "versions": {}, "energy": ""}',
+        ('{"line": "header", "format": 2, "plan_digest": "", "plan": {}, "machine": {}, "versions": {}, "energy": ""}',
          "line 3: says again"),
     ],
 )  # fmt: skip
@@ -135,14 +147,20 @@ def test_a_bad_line_is_told_with_its_number(tmp_path, line, told):
         ({"origins": ("plain",)}, "'origins' must have an entry for each of 2 tokens, or none"),
         ({"origins": ("plain", "stolen:lookup")}, "'origins' must hold plain, accepted, correction or extra"),
         ({"origins": ("plain", "extra")}, "'origins' must hold as many accepted tokens as 'positions' kept"),
-        ({"rounds": Rounds((0,), (1, 1), (0.0,), (1.0,), (0.0,))}, "the columns of 'rounds' must be equally long"),
-        ({"rounds": Rounds((3,), (2,), (0.0,), (-1.0,), (0.0,))}, "'rounds' must hold numbers of seconds >= 0"),
+        ({"rounds": made_rounds((0,), (0,), (1, 1))}, "the columns of 'rounds' must be equally long"),
+        ({"rounds": made_rounds((3,), (1,), (2,), forward_s=(-1.0,))}, "'rounds' must hold numbers of seconds >= 0"),
         (
             {"token_ids": (5,), "num_first": 1, "pieces": (), "text": "", "origins": ()},
             "the rounds must have emitted all tokens",
         ),
-        ({"rounds": Rounds((0, 4), (1, 1), (0.0, 0.0), (1.0, 1.0), (0.0, 0.0))}, "the rounds must have proposed what"),
-        ({"phases": {"prefill": 1.0}}, "'phases' must have prefill, draft, verify, decide, commit, emit, other"),
+        ({"rounds": Rounds((0, 4), (0, 1), (1, 1), **SECONDS)}, "the rounds must have proposed what"),
+        ({"rounds": Rounds((0, 3), (0, 2), (1, 1), **SECONDS)}, "the rounds must have accepted what"),
+        ({"end_to_end_s": 1.3}, "'phases' must make up 'end_to_end_s', 1.3 (got "),
+        (
+            {"phases": {**PHASES, "draft": 0.0, "verify": 0.2}},
+            "'draft' of 'phases' must be the sum over the rounds, 0.1 (got 0.0)",
+        ),
+        ({"phases": {"prefill": 1.0}}, "'phases' must have prefill, draft, verify, sync, decide, commit, emit, other"),
         ({"positions": (PositionStats(1, 1, 1, 2, 2),)}, "the counts of 'positions[0]' must not exceed one another"),
         ({"positions": (*POSITIONS[:2], PositionStats(1, 1, 1, 0, 0))}, "the counts of 'positions[2]' must not exceed"),
         ({"drafters": {"lookup": DrafterStats(3, 3, 1, 0.5)}}, "'num_evaluated' of the drafters must make up that of"),

@@ -300,7 +300,7 @@ def record(shares, emitted):
     counts = [
         sum(getattr(part, f"num_{name}") for part in shares) for name in ("proposed", "evaluated", "accepted", "kept")
     ]
-    return RoundRecord(1, tuple(shares), 1, *counts, emitted, None, 0, 0.0, 0.0, 0.0, 0.0)
+    return RoundRecord(1, tuple(shares), 1, *counts, emitted, None, 0, *[0.0] * 6)
 
 
 @pytest.mark.parametrize(

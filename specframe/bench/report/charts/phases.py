@@ -1,4 +1,4 @@
-"""A waterfall of where the time of a request goes: loading, both prefills, drafting, verifying, correcting, output."""
+"""A waterfall of where the time of a request goes: loading, both prefills, and the phases of its rounds, output included."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specframe.bench.prediction import draft_prefill_s
+from specframe.bench.prediction import draft_prefill_of
 from specframe.bench.report.chart import Chart, arms_of
 from specframe.bench.report.palette import INK, QUIET, WIDTH
 from specframe.bench.report.study import Study
@@ -27,10 +27,11 @@ STEPS = {
     DRAFT_PREFILL: DRAFT_PREFILL,
     "draft": "draft",
     "verify": "verify",
+    "sync": "synchronise",
     "decide": "judge and correct",
     "commit": "commit and roll back",
     "emit": "output",
-    "other": "synchronise, other",
+    "other": "other",
 }
 """The phases of a request in order, and what the figure calls them."""
 
@@ -62,7 +63,7 @@ def _steps(study: Study, arm: str) -> list[Row]:
     phases = dict(study.cell(arm).phases)
     if not phases:
         return [Row(arm, UNTOLD, False, 0.0, total), Row(arm, TOTAL, False, 0.0, total)]
-    phases[DRAFT_PREFILL] = statistics.fmean(map(draft_prefill_s, requests))
+    phases[DRAFT_PREFILL] = statistics.fmean(map(draft_prefill_of, requests))
     phases["draft"] -= phases[DRAFT_PREFILL]
     rows, start = [], 0.0
     for phase, name in STEPS.items():
