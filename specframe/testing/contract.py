@@ -106,7 +106,7 @@ def is_unaware(subject: Subject, *, is_deterministic: bool) -> Finding:
             expected = fresh[name].proposals
             if drafter.proposals != expected:
                 told = (
-                    "it proposes what a new drafter would not, from what it kept of earlier requests: how fast a text comes "
+                    f"{name} proposes what a new one would not, from what it kept of earlier requests: how fast a text comes "
                     "would tell one user what another one wrote"
                 )
                 return failed(told, rounds=rounds)

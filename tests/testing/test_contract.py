@@ -10,7 +10,7 @@ import pytest
 import torch
 from wrong import DiscardsOnFailure
 
-from specframe import DrafterExhausted
+from specframe import DrafterExhausted, GrammarError
 from specframe.generation import Generation
 from specframe.testing import QUICK, Adversary, LogitsDrafter, RandomOffers, contract, random_table
 from specframe.testing.runs import Subject
@@ -127,7 +127,7 @@ class Spoilt(Session):
 
 
 class EndsInRoundThree(Session):
-    error = DrafterExhausted("no more")
+    error: Exception
     num_rounds = 0
 
     def propose(self, round):
@@ -192,9 +192,11 @@ def test_broken_drafters_are_caught(check, session, told):
     assert told in found.told
 
 
-def test_a_drafter_that_is_at_its_end_has_not_failed():
-    """It says so by an exception that is no fault, and is off for its request only."""
-    for name, check in contract.checks(subject(drafter(EndsInRoundThree)), QUICK, is_deterministic=True).items():
+@pytest.mark.parametrize("error", [DrafterExhausted("no more"), GrammarError("a dead end")], ids=["end", "grammar"])
+def test_what_is_no_fault_of_the_drafters_is_none(error):
+    """It may say that it is at its end, and a grammar's failure is the target's, where the target comes to it."""
+    kind = type("Ends", (EndsInRoundThree,), {"error": error})
+    for name, check in contract.checks(subject(drafter(kind)), QUICK, is_deterministic=True).items():
         assert check().status in ("passed", "noted"), name
 
 
