@@ -49,14 +49,18 @@ exactness: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
 	$(BIN)/python -m specframe.bench.adaptive -o docs/results/adaptive.json
+	$(BIN)/python -m specframe.bench.draft --prompts tests/data/spec_bench/mt_bench.jsonl -o docs/results/draft.json
 	$(BIN)/python -m specframe.bench.grammar -o docs/results/grammar.json
 	$(BIN)/python -m specframe.bench.kernel -o docs/results/kernel.json
 	$(BIN)/python -m specframe.bench.worker -o docs/results/worker.json
+	$(BIN)/python -m specframe.bench.memory -o docs/results/memory.json
 	$(BIN)/python docs/make.py
 
-# The identity of the demo weights; a test compares it with what is installed.
+# The identity of the demo weights and of their draft; tests compare it with what is there.
 manifests: $(INSTALLED)
 	$(BIN)/specframe manifest create demo --license Apache-2.0 -o manifests/models/smollm2-135m-instruct.toml
+	$(BIN)/specframe manifest create plugins/specframe_draft_model/demo --license Apache-2.0 \
+	    -o manifests/models/smollm2-135m-instruct-draft.toml
 
 package: $(INSTALLED)
 	rm -rf dist

@@ -103,7 +103,8 @@ def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
     """Survival and costs of the demo draft."""
     survival, verify = results["survival"]["length 8"], results["milliseconds"]["verify"]
     yield ["position i", *range(1, 9)]
-    yield ["S_i: the first i proposals accepted", *survival]
+    yield ["S_i: the first i proposals accepted, eight a round", *survival]
+    yield ["the same, one a round", *results["survival"]["length 1"], *[""] * 7]
     yield [
         "V(i): verification of i proposals over that of none",
         *(round(verify[str(i)] / verify["0"], 2) for i in range(1, 9)),
@@ -142,6 +143,14 @@ def draft_speed(results: dict[str, Any]) -> Iterable[list[Any]]:
         yield [told, found["total_over_total"], found["median_of_ratios"], found["matched"]]
 
 
+def draft_forwards(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """What the draft model costs besides forwards."""
+    found = results["forwards"]
+    yield ["draft model, two proposals a round", "specframe", "transformers' assisted generation"]
+    yield ["part of the time that is forwards", found["ours"], found["transformers"]]
+    yield ["the drafter's milliseconds a token outside forwards", found["drafter_ms_per_token_outside_forwards"], ""]
+
+
 def worker(results: dict[str, Any]) -> Iterable[list[Any]]:
     """Milliseconds of a proposal, in this process and in a worker."""
     yield ["milliseconds, median", "proposal here", "in a worker", "added", "commit here", "to a worker"]
@@ -150,6 +159,25 @@ def worker(results: dict[str, Any]) -> Iterable[list[Any]]:
             here, there = found["here"], found["worker"]
             figures = here["propose_ms"], there["propose_ms"], found["added_ms"], here["commit_ms"], there["commit_ms"]
             yield [prompt, *figures]
+
+
+def memory(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Bytes of every strategy by what is counted."""
+    parts = "artifact", "logical, target", "logical, drafters", "deduplicated", "incremental", "peak resident"
+    yield ["megabytes", *parts, "not told by"]
+    for arm in results["arms"]:
+        of_target = {part: size for part, size in arm["logical"].items() if part.startswith("target ")}
+        target, whole = sum(of_target.values()), sum(arm["logical"].values())
+        sizes = arm["artifact"], target, whole - target, arm["deduplicated"], arm["incremental"], arm["max_resident"]
+        yield [f"`{arm['arm']}`", *(round(size / 1e6, 1) for size in sizes), ", ".join(arm["unknown"])]
+
+
+def memory_timeline(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Resident bytes of every strategy from load to end."""
+    arms = results["arms"]
+    yield ["megabytes resident then, and at most since the line before", *(f"`{arm['arm']}`" for arm in arms)]
+    for marks in zip(*(arm["timeline"] for arm in arms), strict=True):
+        yield [marks[0]["what"], *(f"{mark['resident'] / 1e6:.0f}, {mark['peak'] / 1e6:.0f}" for mark in marks)]
 
 
 def failures(results: dict[str, Any]) -> Iterable[list[Any]]:
@@ -180,8 +208,11 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),
     "draft_speed": ("draft", draft_speed),
+    "draft_forwards": ("draft", draft_forwards),
     "demo_draft": ("../../plugins/specframe_draft_model/demo/provenance", demo_draft),
     "worker": ("worker", worker),
+    "memory": ("memory", memory),
+    "memory_timeline": ("memory", memory_timeline),
     "failures": ("failures", failures),
     "soak": ("soak", soak),
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
+import torch
 
 from specframe.borrowing import borrow, borrowed_parts, expecting_gaps, lent_dtype
 from specframe.engine import Engine
@@ -121,7 +122,6 @@ def _load(
     ``admit`` is given the manifest without weights before they load; ``is_early``: also before a GGUF file is converted;
     ``views``: what a draft may borrow.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
     from specframe.demo import quiet_unless_terminal
@@ -146,9 +146,13 @@ def _load(
     assert folder is not None
     if source.hub is not None:  # its weights have only come now
         admitted = stamps(folder)
+    columns = output_ids(folder)
+    made_by: Any = AutoModelForCausalLM
+    if columns is not None:
+        made_by = _with_columns(_model_class(config, source), len(columns))
     try:
         with quiet_unless_terminal(), expecting_gaps() if parts else nullcontext():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = made_by.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype_name or "auto",
@@ -159,7 +163,6 @@ def _load(
         weights, told = loaded
         if device is None or torch.device(device).type == "cpu":
             _own(weights)
-        columns = output_ids(folder)
         borrowed = borrow(weights, views, parts, columns, str(model)) if views is not None else frozenset()
         weights = weights.to(device) if device is not None else weights
     except SpecframeError:
@@ -170,6 +173,11 @@ def _load(
         name, *others = missing
         raise LoadError(
             f"model '{model}' lacks {1 + len(others)} of its tensors, such as {name}; bring the whole folder"
+        )
+    width = weights.get_output_embeddings().weight.shape[0]
+    if columns is not None and width != len(columns):
+        raise LoadError(
+            f"'{model}' maps {len(columns)} columns of a head that has {width}; a reduced head is not tied to embeddings"
         )
     tokenizer = _load_tokenizer(attrs.evolve(source, folder=folder))
     if stamps(folder) != admitted:
@@ -183,6 +191,17 @@ def _own(model: Any) -> None:
     """Copy weights out of the mapped files: one that is changed in place would change the model, or end the process."""
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
+
+
+def _with_columns(model_class: Any, num_columns: int) -> Any:
+    """Return a model class whose head has so many columns; its configuration tells how many embeddings there are."""
+
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        model_class.__init__(self, *arguments, **options)
+        head = self.get_output_embeddings()
+        self.set_output_embeddings(torch.nn.Linear(head.in_features, num_columns, bias=head.bias is not None))
+
+    return type(model_class.__name__, (model_class,), {"__init__": __init__})
 
 
 def _model_class(config: Any, source: Source) -> Any:

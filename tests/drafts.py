@@ -92,6 +92,15 @@ def reshape(folder: Path) -> None:
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def reduce_head(folder: Path, target_ids: Sequence[int]) -> None:
+    """Leave of a draft's head the rows of ``target_ids``; -1 is any row. Its configuration tells of its embeddings still."""
+    file = folder / "model.safetensors"
+    tensors = {key: value.clone() for key, value in load_file(file).items()}
+    tensors["lm_head.weight"] = tensors["lm_head.weight"][torch.tensor(target_ids)].clone()
+    save_file(tensors, file, metadata={"format": "pt"})
+    (folder / "target_ids.json").write_text(json.dumps(list(target_ids)))
+
+
 def let_borrow(folder: Path, target_ids: Sequence[int] | None = None, parts: Any = ("embeddings", "head")) -> None:
     """Make a draft's folder leave tensors to its target, and its head reduced to ``target_ids``."""
     names = {"embeddings": "model.embed_tokens.weight", "head": "lm_head.weight"}

@@ -31,7 +31,9 @@ def test_an_engine_tells_what_its_parts_hold():
     engine.generate([5, 6, 7], max_new_tokens=4)
     held_by = holders(engine.target, engine.drafters)
     parts = tensors_of(held_by)
-    assert set(parts) == {"target weights", "target cache", "short weights", "short cache"}
+    assert set(parts) == {
+        f"{name} {part}" for name in ("target", "short") for part in ("weights", "prepacked", "cache")
+    }
     held = {id(tensor) for tensor in parts["target weights"]}
     assert {id(tensor) for tensor in (*model.parameters(), *model.buffers())} == held
     assert "model.rotary_emb.inv_freq" not in model.state_dict()
@@ -72,7 +74,7 @@ def test_a_target_that_tells_nothing_is_unknown():
     engine = Engine(random_table(), {"d": drafter(shared_model())})
     held_by = holders(engine.target, engine.drafters)
     assert unknown_of(held_by) == ["target"]
-    assert set(tensors_of(held_by)) == {"d weights", "d cache"}
+    assert set(tensors_of(held_by)) == {"d weights", "d prepacked", "d cache"}
 
 
 def test_the_systems_peak_is_in_bytes():

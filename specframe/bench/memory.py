@@ -1,4 +1,4 @@
-"""What an arm costs in bytes: ``python -m specframe.bench.memory -o docs/results/memory.json none draft_model ...``.
+"""What an arm costs in bytes: ``python -m specframe.bench.memory [-o FILE] [none draft_model ...]``; by default each strategy.
 
 Each arm (a strategy, or transformers' own, see ``specs.py``) runs in a process of its own, which loads, generates once, and is
 watched from beginning to end: a draft that is loaded beside the target may make a peak that steady decoding never shows. Five
@@ -30,6 +30,7 @@ import psutil
 from specframe.errors import LoadError
 from specframe.files import write_whole
 from specframe.memory import holders, max_resident, num_bytes, tensors_of, unknown_of
+from specframe.strategy import shipped
 
 INTERVAL_S = 0.02
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -42,29 +43,34 @@ class Timeline:
     def __init__(self) -> None:
         self._process, self._started = psutil.Process(), time.monotonic()
         self._samples: list[tuple[float, int]] = []
-        self._marks: list[tuple[float, str]] = []
+        self._marks: list[tuple[str, float, int]] = []
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def mark(self, what: str) -> None:
         """Note an event."""
-        self._marks.append((time.monotonic() - self._started, what))
+        self._marks.append((what, *self._sample()))
 
     def close(self) -> dict[str, Any]:
         """End the watch; return the peak, and for each mark the resident bytes then and the peak since the one before."""
         self._is_over.set()
         self._thread.join()
         timeline, before = [], 0.0
-        for at, what in self._marks:
-            since = [resident for second, resident in self._samples if before <= second <= at + INTERVAL_S]
-            timeline.append({"what": what, "resident": since[-1] if since else 0, "peak": max(since, default=0)})
+        for what, at, resident in self._marks:
+            peak = max(found for second, found in self._samples if before <= second <= at)
+            timeline.append({"what": what, "resident": resident, "peak": peak})
             before = at
         return {"peak_resident": max(resident for _, resident in self._samples), "timeline": timeline}
 
+    def _sample(self) -> tuple[float, int]:
+        sample = time.monotonic() - self._started, self._process.memory_info().rss
+        self._samples.append(sample)
+        return sample
+
     def _watch(self) -> None:
         while True:
-            self._samples.append((time.monotonic() - self._started, self._process.memory_info().rss))
+            self._sample()
             if self._is_over.wait(INTERVAL_S):
                 return
 
@@ -182,7 +188,7 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Measure arms one after another, each in a fresh process."""
     parser = argparse.ArgumentParser(prog="python -m specframe.bench.memory", description=__doc__.split("\n")[0])
-    parser.add_argument("arms", nargs="+", metavar="ARM")
+    parser.add_argument("arms", nargs="*", metavar="ARM", default=["none", *shipped()])
     parser.add_argument("--model", default="demo")
     for name in ("--dtype", "--device", "--kernel"):
         parser.add_argument(name)
@@ -201,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
     for spec in options.arms:
         print(f"measuring {spec} ...", file=sys.stderr, flush=True)
         results.append(measure_apart(options.model, spec, **settings))
-    what = f"bytes and seconds, dtype {options.dtype or 'of the model'}, one request"
+    what = f"bytes and seconds, dtype {options.dtype or 'of the model'}, one request of {options.max_new_tokens} tokens"
     text = json.dumps({"what": what, "arms": results}, indent=2) + "\n"
     if options.output:
         write_whole(options.output, text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from specframe.errors import InvalidManifest, InvalidRequest, LoadError, SpecframeError, described
-from specframe.layout import OUTPUT_MAP
+from specframe.layout import BORROWS, OUTPUT_MAP
 from specframe.manifest.file import from_plain, to_plain
 from specframe.manifest.identity import Decoding, Manifest, Numerics, Template, Weights
 from specframe.manifest.remember import remember, stamp
@@ -208,7 +208,7 @@ def _describe(source: Source) -> Manifest:
         architecture=str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, named[0])),
         dtype=dtype_name(config) or (_stored_dtype(folder) if folder is not None else None) or "float32",
         output_ids=columns,
-        head_rows=_head_rows(folder) if columns is not None else None,
+        head_rows=_head_rows(folder, config, columns) if folder is not None and columns is not None else None,
         license=_license(folder),
     )
 
@@ -264,10 +264,12 @@ def _stored_dtype(folder: Path) -> str | None:
     return next((names[dtype] for dtype in stored if dtype in names), None)
 
 
-def _head_rows(folder: Path | None) -> int | None:
-    """Return the rows of the output embedding that is stored, or None; a reduced head has fewer than there are ids."""
-    files = _tensor_files(folder) if folder is not None else []
-    shapes = (entry.shape for file in files for entry in entries(file) if entry.name == _HEAD)
+def _head_rows(folder: Path, config: Any, columns: list[int]) -> int | None:
+    """Return the rows of a head that has a map: those that are stored, or that it borrows; None where it has neither."""
+    borrowed = getattr(config, BORROWS, None)
+    if isinstance(borrowed, list) and "head" in borrowed:
+        return len(columns)
+    shapes = (entry.shape for file in _tensor_files(folder) for entry in entries(file) if entry.name == _HEAD)
     return next((shape[0] for shape in shapes if shape), None)
 
 

@@ -34,7 +34,7 @@ from specframe.testing import conformance, contract, laws, parity
 from specframe.testing.certificate import Certificate, Check
 from specframe.testing.finding import Finding, Statistic, failed
 from specframe.testing.plan import FULL, Plan
-from specframe.testing.runs import Subject, request_of, run
+from specframe.testing.runs import Subject, quiet, request_of, run
 from specframe.testing.statistics import holm
 from specframe.testing.table import random_table
 from specframe.testing.transforms import Transforms
@@ -115,6 +115,7 @@ def certify_strategy(
     return _certify(subject, about, ", ".join(needs) or _why_no_tables(subject), engine, prompts, plan, say)
 
 
+@quiet()
 def _certify(
     subject: Subject,
     about: dict[str, Any],

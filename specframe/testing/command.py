@@ -141,6 +141,7 @@ class _Teller:
             f"plan '{plan.name}': {plan.num_outputs} outputs a Monte Carlo test, odds of a false alarm {plan.alpha:g} in all, "
             f"largest deviation of an enumerated probability {plan.largest_deviation:g}",
             style="dim",
+            soft_wrap=True,
         )
         self._bar.start()
         return self

@@ -16,7 +16,7 @@ from specframe.request import Request
 from specframe.testing.exhaustive import deviation, output_law, plain_law
 from specframe.testing.finding import Finding, Statistic, failed, noted, passed
 from specframe.testing.plan import PROMPTS, Plan, sampling_policies
-from specframe.testing.runs import Subject, quiet, request_of, run
+from specframe.testing.runs import Subject, request_of, run
 from specframe.testing.statistics import goodness_of_fit, uniformity
 from specframe.testing.table import TableTarget, random_table
 from specframe.testing.transforms import Transforms
@@ -70,8 +70,7 @@ def enumerate_law(subject: Subject, plan: Plan, name: str, *, is_deterministic: 
     if name == FAILING:
         drafters = {who: _FailsAfter(drafter, token=0) for who, drafter in drafters.items()}
     strategy = subject.rounds(max_tokens=size.num_proposed, verifier="residual")
-    with quiet():
-        law = output_law(target, drafters, strategy, request, generation=subject.generation)
+    law = output_law(target, drafters, strategy, request, generation=subject.generation)
     expected = plain_law(target, request)
     largest = deviation(law, expected)
     figures = {"outputs": len(expected), "largest_deviation": largest, **size._asdict()}

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import itertools
 import logging
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
 
 from specframe.constraint import Grammars
 from specframe.drafting import Terms
-from specframe.errors import described
+from specframe.errors import DrafterExhausted, GrammarError, described
 from specframe.generation import Generation
 from specframe.plugins import Plugins
 from specframe.proposal import Commit, Drafter, DraftRequest, DraftSession, Round
@@ -25,6 +27,7 @@ from specframe.request import Request, make_request
 from specframe.strategy import Length, Strategy
 from specframe.target import SINGLE, Kernel, Target
 
+_CORE = Path(__file__).parents[1]
 _request_ids = itertools.count(1)
 
 
@@ -124,7 +127,7 @@ class Proposed(NamedTuple):
 
 
 class Watched:
-    """A drafter that keeps what another proposed, and how it failed."""
+    """A drafter that keeps what another proposed, and how it failed; one that is at its end has not."""
 
     def __init__(self, inner: Drafter) -> None:
         self.inner = inner
@@ -145,8 +148,10 @@ class Watched:
     def _noting(self, call: str) -> Iterator[None]:
         try:
             yield
+        except (DrafterExhausted, GrammarError):
+            raise
         except BaseException as error:
-            self.failures.append(f"{call} raised {described(error)}")
+            self.failures.append(f"{call} raised {described(error)}{_place_of(error)}")
             raise
 
 
@@ -176,9 +181,20 @@ class WatchedSession:
             self._inner.close()
 
 
+def _place_of(error: BaseException) -> str:
+    """Return where in the drafter's own files an error came up, or nothing; their folder is nobody's business."""
+    frames = [
+        (Path(frame.filename), frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _CORE not in Path(frame.filename).parents
+    ]
+    own = [(file.name, line) for file, line in frames if file.parent == frames[0][0].parent]
+    return f" ({own[-1][0]}, line {own[-1][1]})" if own else ""
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the log of drafters that fail on purpose to itself."""
+    """Keep tracebacks of drafters that fail, some of them on purpose, out of the log: there would be thousands."""
     logger = logging.getLogger("specframe")
 
     def refuse(record: logging.LogRecord) -> bool:

@@ -188,7 +188,7 @@ class TableSession:
         """Raise ``CacheError`` unless the cache stands for exactly these ids."""
         if self._target.cached_ids != list(ids):
             raise CacheError(
-                f"the cache stands for {len(self._target.cached_ids)} ids, not the {len(ids)} that it should"
+                f"the cache stands for {len(self._target.cached_ids)} ids, which are not the {len(ids)} that it should"
             )
 
     def cancel(self) -> None:

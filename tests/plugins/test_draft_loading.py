@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from functools import partial
 
 import pytest
 import torch
-from drafts import drop, let_borrow, reshape, using
+from drafts import drop, let_borrow, reduce_head, reshape, using
+from models import save_model
 from transformers import MambaConfig, MambaForCausalLM
 
 import specframe
@@ -24,9 +23,6 @@ IDS = [*range(60, 130), -1, 3]
 @pytest.fixture
 def pair(tmp_path, monkeypatch):
     """Return the folders of a target and of a draft for it."""
-    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "manifest"))
-    from folders import save_model
-
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "cache"))
     return save_model(tmp_path / "target"), save_model(tmp_path / "draft", num_hidden_layers=1)
 
@@ -96,6 +92,40 @@ def test_what_is_borrowed_is_not_copied(pair, capfd, caplog):
         engine.generate(prompt, max_new_tokens=8).token_ids
         == specframe.load(target).generate(prompt, max_new_tokens=8).token_ids
     )
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("parts", [(), ("head",), ("embeddings",)], ids=str)
+def test_a_reduced_head_goes_with_embeddings_of_any_number(tmp_path, monkeypatch, parts, kind):
+    """A draft reads every id, whoever's embeddings it has, and proposes some; a configuration has one number for both."""
+    monkeypatch.setenv("SPECFRAME_CACHE_DIR", str(tmp_path / "cache"))
+    target, draft = save_model(tmp_path / "target", kind=kind), save_model(tmp_path / "draft", kind=kind)
+    whole = specframe.load_draft(draft).runner.model
+    reduce_head(draft, IDS)
+    if parts:
+        let_borrow(draft, parts=parts)
+    expected = specframe.load(target).generate("hello", max_new_tokens=12).token_ids
+    engine = specframe.load(target, strategy=using(draft))
+    result = engine.generate("hello", max_new_tokens=12)
+    assert result.token_ids == expected
+    assert result.events == ()
+    network = network_of(engine)
+    assert (network.num_embeddings, network.target_ids.tolist()) == (VOCAB_SIZE, IDS)
+    ids = torch.tensor([[70, 71, VOCAB_SIZE - 1]])
+    with torch.no_grad():  # the draft is the target's copy, so that whoever lends, the rows are the same
+        found, columns = network.runner.model(ids).logits, torch.tensor(IDS)
+        assert torch.equal(found[..., columns >= 0], whole(ids).logits[..., columns[columns >= 0]])
+
+
+def test_a_map_for_a_head_that_is_tied_is_told(pair):
+    """Its rows are those of the embeddings, and column i would be taken for another id."""
+    _, draft = pair
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    (draft / "target_ids.json").write_text(json.dumps(IDS))
+    drop("lm_head.weight")(draft)
+    with pytest.raises(LoadError, match=f"maps {len(IDS)} columns of a head that has {VOCAB_SIZE}; .* not tied"):
+        specframe.load_draft(draft)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
@@ -205,8 +235,6 @@ def test_a_draft_that_cannot_be_rolled_back_is_refused(pair):
 
 def test_a_draft_with_more_columns_than_the_target_proposes_the_targets_ids(pair, tmp_path):
     """Padding of a head is common; its columns are no ids."""
-    from folders import save_model
-
     target, _ = pair
     draft = save_model(tmp_path / "padded", vocab_size=VOCAB_SIZE + 17)
     expected = specframe.load(target).generate("hello", max_new_tokens=12).token_ids

@@ -14,7 +14,8 @@ from drafts import TableRunner, drafter, near_model, network, other_model, sessi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import interrupted
-from models import PROMPT, SLIDING_KINDS, CheckedTarget, engine_on, shared_model, tiny_model
+from models import KINDS, PROMPT, SLIDING_KINDS, CheckedTarget, engine_on, shared_model, tiny_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import specframe_draft_model
 from specframe import Engine, TransformersTarget
@@ -220,6 +221,39 @@ def test_what_others_propose_ends_nothing():
     session.commit(Commit((1, 2), 7))
     with pytest.raises(DraftContextExceeded, match="has 9 tokens, the draft's context takes 8"):
         propose(session, made, [*text, 1, 2])
+
+
+class Asked(TorchDispatchMode):
+    """Counts what makes the host wait for a device: values that it asks for, and shapes that depend on values."""
+
+    num_waits = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.num_waits += name in (
+            "_local_scalar_dense",
+            "nonzero",
+            "is_nonzero",
+            "equal",
+            "masked_select",
+            "unique_dim",
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_costs_one_synchronisation(kind):
+    """The row that comes to the host is the one that a forward waits for; the core draws from it there."""
+    made = network(tiny_model(kind))
+    made.take()
+    for ids in (PROMPT, (7,)):
+        with Asked() as asked:
+            row = made.feed(ids)
+        assert asked.num_waits == 0
+        assert row.device.type == "cpu"
+    with Asked() as asked:  # a negative control
+        assert row.max() >= row[0]
+    assert asked.num_waits == 1
 
 
 @pytest.mark.parametrize("num_ids", [1, 3, 4, 5, 8, 9])

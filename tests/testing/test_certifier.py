@@ -8,7 +8,7 @@ import time
 import attrs
 import pytest
 import torch
-from drafts import TableRunner
+from drafts import TableRunner, near_model
 from models import shared_model, tiny_model
 from wrong import CorrectionFromTarget, with_rule
 
@@ -148,6 +148,29 @@ def test_a_real_target_adds_conformance_and_parity():
     assert "could not be run" in certificate.sentence
 
 
+PAIR = attrs.evolve(BRIEF, name="pair", num_prompts=18, num_target_tokens=24)
+
+
+@pytest.mark.parametrize("generation", [Generation, with_rule(CorrectionFromTarget)], ids=["right", "wrong"])
+def test_residual_draws_of_a_real_pair_have_their_laws(generation):
+    """A draft model beside a target, both of random weights, every kind of draw and decision tested; and the control."""
+
+    def draft(facts):
+        if facts.vocab_size != 64:
+            raise specframe.InvalidStrategy("is the draft of another target")
+        return DraftModel(Network(TransformersTarget(near_model())), DraftModelOptions(model="unused"))
+
+    two = Strategy(length=Length(max_tokens=2))
+    target = TransformersTarget(shared_model())
+    certificate = certify(draft, target=target, strategy=two, generation=generation, plan=PAIR)
+    (found,) = [check for check in certificate.checks if check.name == "target: residual draws"]
+    if generation is Generation:
+        assert found.status == "passed", found
+        assert set(found.p_values) == {"drawn tokens", "first rejections", "corrections", "extra tokens"}
+    else:
+        assert found.status == "failed"
+
+
 def test_a_drafter_with_little_to_say_is_asked_what_it_knows():
     """To the core workload it says nothing, which shows nothing; the caller's prompts stand in the certificate by a digest."""
 
@@ -219,6 +242,25 @@ def test_what_raises_fails_and_the_rest_goes_on():
     certificate = certify(FIRST_PARTY["prompt_lookup"], generation=Broken, plan=SMALL)
     assert "it raised ZeroDivisionError: broken" in {check.told for check in certificate.failures}
     assert {check.name for check in certificate.checks if check.status == "passed"} >= {"contract: room"}
+
+
+def test_a_drafter_that_fails_is_told_of_once_and_by_place(caplog):
+    """The log has a traceback for every failure, thousands in a certification, and the table would scroll away."""
+
+    def choose(context, index):
+        if len(context) > 11:
+            raise LookupError("in the third round")
+        return 0
+
+    certificate = certify(lambda facts: Adversary(choose), plan=BRIEF)
+    failed = {check.name: check.told for check in certificate.failures}
+    assert (
+        "propose raised LookupError: in the third round (test_certifier.py, line "
+        in failed["contract: it stays on and proposes"]
+    )
+    assert caplog.records == []
+    Engine(random_table(), {"it": Adversary(choose)}).generate([1] * 12, max_new_tokens=4)
+    assert len(caplog.records) == 1  # muted for no longer than it takes
 
 
 def test_an_engine_brings_its_kernel(tmp_path, monkeypatch):
