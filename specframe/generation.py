@@ -100,7 +100,9 @@ class Generation:
         elif self._prefix.is_complete(len(request.prompt_ids)):  # the grammar's only text is the empty one
             self.stopper.end("stop")
         self._lengths = lengths or make_policy(
-            strategy.length.policy, is_flat=kernel.width is not None, row_costs=target.row_costs
+            strategy.length.policy,
+            is_flat=kernel.width is not None,
+            row_costs=target.row_costs if drafters else tuple,  # without any no length is asked for
         )
         self.length_policy = self._lengths.name
         self._max_room = strategy.length.max_tokens

@@ -133,7 +133,7 @@ class Target(Protocol):
     def row_costs(self) -> Sequence[float]:
         """Return what a forward of 1, 2, ... rows as they come costs over one of a single row, measured if it must be.
 
-        As far as is worth knowing, two or more of them; empty where it is not known. Asked for by adaptive lengths only.
+        As far as is worth knowing, two or more of them; empty where it is not known. Asked for by drafters' adaptive lengths.
         """
 
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TargetSession:

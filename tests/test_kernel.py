@@ -342,7 +342,7 @@ def test_row_costs_of_a_model_that_fails_are_unknown():
 
 
 def test_row_costs_are_measured_for_adaptive_lengths_alone():
-    """Prevents plain decoding from waiting for a measurement that nobody reads."""
+    """Prevents plain decoding from waiting for a measurement that nobody reads, under a strategy of adaptive lengths too."""
 
     class Counting(TransformersTarget):
         num_asked = 0
@@ -352,9 +352,11 @@ def test_row_costs_are_measured_for_adaptive_lengths_alone():
             return super().row_costs()
 
     target = Counting(long_model("llama", torch.float32))
+    adaptive = Strategy(length=Length("adaptive", 4))
     engine_on(target, kernel="single").generate(PROMPT, max_new_tokens=2)
+    Engine(target, strategy=adaptive).generate(PROMPT, max_new_tokens=2)
     assert target.num_asked == 0
-    engine = Engine(target, {"d": RandomOffers(3)}, strategy=Strategy(length=Length("adaptive", 4)))
+    engine = Engine(target, {"d": RandomOffers(3)}, strategy=adaptive)
     assert target.num_asked == 1
     engine.generate(PROMPT, max_new_tokens=2)
     assert all(cost > 0 for cost in target.row_costs())
