@@ -231,7 +231,13 @@ class Generation:
         if not self.records:
             return self._session.prefill(self._ticket, self.request.prompt_ids)
         pending = self._prefix.ids[len(self._prefix) - len(proposal) - 1]
-        return self._session.verify_linear(self._ticket, pending, proposal.ids, num_skipped=num_skipped)
+        verification = self._session.verify_linear(self._ticket, pending, proposal.ids, num_skipped=num_skipped)
+        if verification.note and self.kernel.is_certified:
+            self.kernel = self.kernel._replace(
+                is_certified=False, note=f"{verification.note}; the class is token-exact"
+            )
+            self._events.append(Event(len(self.records), "", self.kernel.note, "kernel-lowered"))
+        return verification
 
     def _verify(self, verification: Verification, proposal: Proposal, certain: Sequence[CertainRow]) -> Verdict:
         start = len(self._prefix) - len(proposal)

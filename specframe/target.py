@@ -70,11 +70,13 @@ class Verification(NamedTuple):
 
     ``logits``: ``[1 + num_proposed - num_skipped, vocab]``, the target's dtype and device; with none skipped row i predicts
     proposal i, the last row the extra token. The rows belong to the caller. ``num_forwards``: how many forwards it took (a
-    prefill takes one a chunk, or none for a prompt that is cached).
+    prefill takes one a chunk, or none for a prompt that is cached). ``note``: why rows of this call need not be those that the
+    session's kernel would have given to the bit; empty where they are.
     """
 
     logits: torch.Tensor
     num_forwards: int = 1
+    note: str = ""
 
 
 class TargetSession(Protocol):
