@@ -27,7 +27,7 @@ from specframe.grammar import Grammar, State
 from specframe.loading import load_target
 from specframe.plugins import load
 from specframe.prompt import encode
-from specframe.resolve import resolve_strategy
+from specframe.resolve import resolve_with_plugins
 from specframe.strategy import Strategy
 from specframe.stream import Result
 from specframe.transformers_target import TransformersTarget
@@ -133,8 +133,8 @@ def speed(target: TransformersTarget, tokenization: str, options: argparse.Names
 
     library = MaskedTransformersArm(target, grammar_of)
     plain = ConstrainedArm(target, Strategy(), arguments_of)
-    forced = ConstrainedArm(target, resolve_strategy("grammar", plugins), arguments_of)
-    lookup = ConstrainedArm(target, resolve_strategy("prompt_lookup", plugins), arguments_of)
+    forced = ConstrainedArm(target, resolve_with_plugins("grammar", plugins)[0], arguments_of)
+    lookup = ConstrainedArm(target, resolve_with_plugins("prompt_lookup", plugins)[0], arguments_of)
     timed = time_arms(
         {"library": library, "library again": library, "plain": plain, "lookup": lookup, "grammar + lookup": forced},
         [item for item, _ in items],
