@@ -20,6 +20,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from specframe.bench.arms import EngineArm, TransformersArm
+from specframe.bench.telling import tell
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import WorkItem
 from specframe.constraint import Constraint, Grammars
@@ -102,11 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
         "masks": masks(target),
         "speed": {name: speed(target, name, options) for name in TOKENIZATIONS},
     }
-    text = json.dumps(results, indent=2) + "\n"
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text)
-    print(text)
+    tell(results, options.output)
     return 0
 
 
