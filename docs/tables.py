@@ -84,6 +84,14 @@ def kernel_forwards(results: dict[str, Any]) -> Iterable[list[Any]]:
         yield [shape, *(results[f"forwards_{dtype}"][place][shape] for dtype, place in places)]
 
 
+def kernel_prepacked(results: dict[str, Any]) -> Iterable[list[Any]]:
+    """Time of a forward as it comes, with prepacked weights and without, over that of one row without."""
+    places = [(dtype, place) for dtype in ("float32", "bfloat16") for place in results[f"prepacked_{dtype}"]]
+    yield ["weights, rows of a forward", *(f"{dtype}, {place}" for dtype, place in places)]
+    for shape in results["prepacked_float32"][places[0][1]]:
+        yield [shape, *(results[f"prepacked_{dtype}"][place][shape] for dtype, place in places)]
+
+
 def kernel_calls(results: dict[str, Any]) -> Iterable[list[Any]]:
     """Time over transformers' plain decoding, bfloat16."""
     yield ["bfloat16, time over transformers' plain decoding", "all", "edit", "quote", "json", "chat"]
@@ -168,6 +176,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterable[list[Any]]]]] =
     "grammar_speed": ("grammar", grammar_speed),
     "grammar_masks": ("grammar", grammar_masks),
     "kernel_forwards": ("kernel", kernel_forwards),
+    "kernel_prepacked": ("kernel", kernel_prepacked),
     "kernel_calls": ("kernel", kernel_calls),
     "draft": ("draft", draft),
     "draft_speed": ("draft", draft_speed),

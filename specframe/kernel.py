@@ -294,6 +294,7 @@ def circumstances(target: TransformersTarget) -> tuple[Any, ...]:
         torch.are_deterministic_algorithms_enabled(),
         model.config.get_text_config()._attn_implementation,
         *map(str, (model.dtype, model.device)),
+        target.is_prepacked,
     )
 
 

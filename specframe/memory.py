@@ -98,6 +98,9 @@ def _weigh(tensors: Iterable[torch.Tensor]) -> _Weight:
     logical, storages = 0, {}
     for tensor in tensors:
         logical += tensor.nbytes
+        if tensor.is_mkldnn:  # its storage is oneDNN's
+            storages[id(tensor)] = tensor.nbytes
+            continue
         storage = tensor.untyped_storage()
         storages[storage.data_ptr()] = storage.nbytes()
     return _Weight(logical, storages)

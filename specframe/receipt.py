@@ -29,7 +29,7 @@ NONE, UNKNOWN, WITHHELD = "none", "unknown", "withheld"
 
 FINISH_REASONS = ("stop", "length", "cancelled", "deadline", "failed")
 EXACTNESS = ("bitwise", "token-exact", "distribution-exact")
-PARTS = ("weights", "cache", "other")
+PARTS = ("weights", "prepacked", "cache", "other")
 """What a receipt tells of the parts that a target or drafter holds."""
 _CHECK_DIGITS = 16
 MOST = 2**63

@@ -22,6 +22,7 @@ from specframe.attention import AttentionSwap
 from specframe.cache import TransactionalCache
 from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedModel, described
 from specframe.kernel import circumstances, grant, row_costs
+from specframe.prepack import Prepacked
 from specframe.proposal import TargetFacts
 from specframe.settings import current_settings, first_change
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
@@ -35,10 +36,14 @@ class TransformersTarget:
     """A transformers model as a target.
 
     ``tokenizer`` is needed for text prompts, text output and stop strings. ``prefill_chunk``: how many prompt ids one
-    forward takes. Raises ``UnsupportedModel`` for a model that cannot be decoded exactly, naming the property.
+    forward takes; ``prepack``: whether linear layers run on packed copies of their weights (``prepack.py``); those that another
+    target has packed are used in any case. Raises ``UnsupportedModel`` for a model that cannot be decoded exactly, naming
+    the property.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any = None, *, prefill_chunk: int = 1024) -> None:
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any = None, *, prefill_chunk: int = 1024, prepack: bool = False
+    ) -> None:
         self.model, self.tokenizer, self.prefill_chunk = model, tokenizer, prefill_chunk
         _check_supported(model)
         config = model.config.get_text_config()
@@ -47,6 +52,7 @@ class TransformersTarget:
         self._can_skip_head = "logits_to_keep" in parameters
         self._can_place = "position_ids" in parameters
         self._attention = AttentionSwap(model)
+        self._prepacked = Prepacked(model, packs=prepack)
         self._rope = _RopeState(model)
         self.cache = TransactionalCache(config.num_hidden_layers)
         self.loans = Loans()
@@ -71,10 +77,11 @@ class TransformersTarget:
         return ModelViews(self.model, names, self.loans)
 
     def tensors(self) -> dict[str, Iterable[torch.Tensor]]:
-        """Return the weights, a tied one as often as it is used, and the cache's buffers."""
+        """Return the weights, a tied one as often as it is used, packed copies of them, and the cache's buffers."""
         layers: Sequence[Any] = self.cache.layers
         return {
             "weights": self._weights(),
+            "prepacked": self._prepacked.tensors,
             "cache": [part for layer in layers for part in (layer.keys, layer.values) if part is not None],
         }
 
@@ -82,6 +89,11 @@ class TransformersTarget:
         # The model's `parameters()` leaves a tied weight out the second time.
         yield from (weight for _, weight in self.model.named_parameters(remove_duplicate=False))
         yield from (buffer for _, buffer in self.model.named_buffers(remove_duplicate=False))
+
+    @property
+    def is_prepacked(self) -> bool:
+        """Whether linear layers run on packed copies of their weights."""
+        return bool(self._prepacked.tensors)
 
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""
@@ -114,6 +126,7 @@ class TransformersTarget:
                 "make the target and its engine again"
             )
         self._check_process()
+        self._prepacked.refresh()
         self.cache.abandon()
         made_by = (kernel.width, *circumstances(self)) if kernel.width is not None else ()
         if made_by != self._cache_made_by:
@@ -158,7 +171,7 @@ class TransformersTarget:
             arguments["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device).clamp(
                 max=limit - 1
             )[None]
-        with self._attention():
+        with self._attention(), self._prepacked():
             logits: torch.Tensor = self.model(input_ids=ids, **arguments).logits
         return logits
 

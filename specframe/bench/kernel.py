@@ -1,19 +1,21 @@
-"""What the block kernel costs and gains: ``python -m specframe.bench.kernel -o docs/results/kernel.json``.
+"""What kernels cost and gain: ``python -m specframe.bench.kernel -o docs/results/kernel.json``.
 
 Greedy, the demo target. First forwards alone: one row, k rows as they come, and blocks of W, at 100 and 2,000 positions,
-interleaved. Then whole calls in bfloat16 over the prompts of the core, against transformers' plain bfloat16 decoding: exact
-ones of specframe's in blocks, and transformers' own prompt lookup, which changes texts in bfloat16 and is reported as it is.
+interleaved; and what prepacked weights make of them. Then whole calls in bfloat16 over the prompts of the core, against
+transformers' plain bfloat16 decoding: exact ones of specframe's in blocks, and transformers' own prompt lookup, which changes
+texts in bfloat16 and is reported as it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import torch
@@ -26,6 +28,7 @@ from specframe.kernel import WIDTHS, probe_cache
 from specframe.loading import load_target
 from specframe.prompt import encode
 from specframe.strategy import DrafterUse, Length, Strategy
+from specframe.target import GRANULE
 from specframe.transformers_target import TransformersTarget
 
 KINDS = ("edit", "quote", "json", "chat")
@@ -48,27 +51,58 @@ def main(arguments: list[str] | None = None) -> int:
         results[f"forwards_{dtype}"] = {
             f"{num_positions} positions": forwards(target, num_positions) for num_positions in POSITIONS
         }
+        as_it_comes = load_target("demo", dtype=dtype, prepack=False)
+        results[f"prepacked_{dtype}"] = {
+            f"{num_positions} positions": prepacked(target, as_it_comes, num_positions) for num_positions in POSITIONS
+        }
     results |= calls(target, repeats=options.repeats, max_new_tokens=options.max_new_tokens, say=say)
     tell(results, options.output)
     return 0
 
 
-def forwards(target: TransformersTarget, num_positions: int, *, repeats: int = 7) -> dict[str, float]:
+def forwards(target: TransformersTarget, num_positions: int) -> dict[str, float]:
     """Return the time of a forward over that of one row as it comes, by shape; interleaved, medians."""
-    shapes = {"single 1": (1, 1)} | {f"single {width}": (width, 1) for width in WIDTHS}
-    shapes |= {f"block {width}": (width, 64) for width in WIDTHS}
+    shapes = {"single 1": Shape(target, 1, 1)} | {f"single {width}": Shape(target, width, 1) for width in WIDTHS}
+    shapes |= {f"block {width}": Shape(target, width, GRANULE) for width in WIDTHS}
+    return _over(shapes, "single 1", num_positions)
+
+
+def prepacked(packed: TransformersTarget, as_it_comes: TransformersTarget, num_positions: int) -> dict[str, float]:
+    """Return the time of a forward with prepacked weights, and without, over that of one row without."""
+    shapes = {
+        f"{name} {width}": Shape(target, width, 1)
+        for width in (1, *WIDTHS)
+        for name, target in (("torch", as_it_comes), ("prepacked", packed))
+    }
+    return _over(shapes, "torch 1", num_positions)
+
+
+class Shape(NamedTuple):
+    """A forward of a target over so many rows, its keys in multiples of ``granule``."""
+
+    target: TransformersTarget
+    num_rows: int
+    granule: int
+
+
+def _over(shapes: dict[str, Shape], reference: str, num_positions: int, *, repeats: int = 7) -> dict[str, float]:
     seconds: dict[str, list[float]] = {name: [] for name in shapes}
-    with probe_cache(target) as lent:
-        lent.fill(num_positions)
+    with contextlib.ExitStack() as stack:
+        caches = {
+            target: stack.enter_context(probe_cache(target)) for target in {shape.target for shape in shapes.values()}
+        }
+        for cache in caches.values():
+            cache.fill(num_positions)
         for repeat in range(1 + repeats):
-            for name, (width, granule) in shapes.items():
-                lent.show_multiples_of(granule)
+            for name, shape in shapes.items():
+                cache = caches[shape.target]
+                cache.show_multiples_of(shape.granule)
                 start = time.perf_counter()
-                lent.feed(lent.ids[:width], width)
+                cache.feed(cache.ids[: shape.num_rows], shape.num_rows)
                 if repeat:
                     seconds[name].append(time.perf_counter() - start)
-                lent.cut(num_positions)
-    one = statistics.median(seconds["single 1"])
+                cache.cut(num_positions)
+    one = statistics.median(seconds[reference])
     return {name: round(statistics.median(times) / one, 3) for name, times in seconds.items()}
 
 
