@@ -55,6 +55,10 @@ def generate(
         str | None,
         typer.Option(help="auto, single, block or block:W instead of the strategy's; see docs/kernels.md."),
     ] = None,
+    no_prepack: Annotated[
+        bool,
+        typer.Option("--no-prepack", help="Run on torch's own products, not on packed weights; see docs/kernels.md."),
+    ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let code that comes with the model run.")
     ] = False,
@@ -178,7 +182,14 @@ def generate(
 
     import specframe
 
-    engine = specframe.load(target, strategy=chosen, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    engine = specframe.load(
+        target,
+        strategy=chosen,
+        dtype=dtype,
+        device=device,
+        prepack=False if no_prepack else None,
+        trust_remote_code=trust_remote_code,
+    )
     if first_run is not None:
         receipt_commands.show_replay(engine.replay(first_run, prompt, **arguments), as_json=as_json)
         return

@@ -119,7 +119,7 @@ def test_only_what_was_given_is_passed_on(run: CommandLine, engine: FakeEngine) 
     """No sampling value is implied: the engine's own defaults hold."""
     run("generate", "Hello")
 
-    assert engine.loaded.pop("trust_remote_code") is False
+    assert (engine.loaded.pop("trust_remote_code"), engine.loaded.pop("prepack")) == (False, None)
     assert engine.loaded == {"model": "demo", "strategy": Strategy(), "dtype": None, "device": None}
     assert engine.prompt == "Hello"
     assert engine.arguments == {"max_new_tokens": 256, "log_probs": False}
@@ -150,12 +150,12 @@ def test_every_option_reaches_the_engine(run: CommandLine, engine: FakeEngine, t
         "--kernel",
         "block:8",
     )
-    where = ("--target", "some/folder", "--dtype", "bfloat16", *strategy)
+    where = ("--target", "some/folder", "--dtype", "bfloat16", "--no-prepack", *strategy)
     rest = ("--max-new-tokens", "16", "--stop", "END", "--stop", "\n\n", "--json", "--log-probs", "--trust-remote-code")
 
     assert run("generate", "Hello", *words, *where, *rest).code == 0
     expected = Strategy("mine", kernel="block:8", drafters=(DrafterUse("prompt_lookup", {"max_ngram": 3}),))
-    assert engine.loaded.pop("trust_remote_code") is True
+    assert (engine.loaded.pop("trust_remote_code"), engine.loaded.pop("prepack")) == (True, False)
     assert engine.loaded == {"model": "some/folder", "strategy": expected, "dtype": "bfloat16", "device": None}
     assert engine.arguments == {**sampling, "stop": ["END", "\n\n"], "max_new_tokens": 16, "log_probs": True}
 
