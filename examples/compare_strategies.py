@@ -11,8 +11,6 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from specframe.bench.metrics import summarise
 from specframe.bench.plan import read_plan
 from specframe.bench.planning import CONTROL, PLAIN, draw_up, require_unchanged
@@ -34,7 +32,7 @@ def main(folder: Path) -> None:
     plan = read_plan(file)
     require_unchanged(plan)
 
-    show(summarise(run(plan, results, say=tell)), Console(highlight=False))
+    show(summarise(run(plan, results, say=tell)))
     page, *_ = write_report(results, folder / "report")
     print(f"\nthe report: {page}")
     webbrowser.open(page.resolve().as_uri())

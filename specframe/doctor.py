@@ -128,7 +128,7 @@ def _plugins(problems: Problems) -> list[dict[str, Any]]:
     loaded = plugin_loader.load()
     for plugin in loaded.all:
         if plugin.error is not None:
-            problems.append(f"{plugin} is broken: {type(plugin.error).__name__}: {plugin.error}")
+            problems.append(f"{plugin} is broken: {described(plugin.error)}")
     for find, names in ((loaded.drafter, _names(loaded, "drafters")), (loaded.grammar, _names(loaded, "grammars"))):
         for name in names:
             try:

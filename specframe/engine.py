@@ -81,7 +81,8 @@ class Engine:
         self._terms = terms_of(self.strategy, loaded, drafters or {})
         self._grammars = Grammars(loaded, target.facts)
         # What cannot be kept is refused now, and what must be measured is measured before the first request.
-        if target.kernel(self.strategy.kernel).width is None and self.strategy.length.policy == "adaptive":
+        is_flat = target.kernel(self.strategy.kernel).width is not None
+        if self.drafters and self.strategy.length.policy == "adaptive" and not is_flat:
             target.row_costs()
         self._provenance = Provenance(self.strategy, loaded, self.drafters, drafters or {}, self._identities)
         numbered = {str(number): drafter for number, drafter in enumerate(self.drafters.values())}

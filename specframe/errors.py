@@ -1,7 +1,7 @@
 """Every exception that specframe raises on purpose.
 
-One base class; each child is also the builtin that it refines, so that ``except ValueError`` in a caller's code keeps
-working. A message says what was wrong, the rule, what was got, and the way out.
+One base class; a child is also the builtin that it refines, where there is one, so that ``except ValueError`` in a caller's
+code keeps working. A message says what was wrong, the rule, what was got, and the way out.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ResultsNotWritten(SpecframeError, OSError):
 
 
 class InvalidWorkload(SpecframeError, ValueError):
-    """A file of prompts cannot be read; the message names file, line and rule."""
+    """A corpus of prompts is not valid: a source that is not there, a line that is none, a prompt that stands twice."""
 
 
 class InvalidManifest(SpecframeError, ValueError):
@@ -91,6 +91,8 @@ class InvalidReceipt(SpecframeError, ValueError):
 
 class IncompatibleManifest(SpecframeError, ValueError):
     """A drafter does not fit the target, or a run is not the one that its strategy pins; raised before weights load.
+
+    Or a receipt was asked for after the files of its model had changed.
 
     ``findings`` holds what refuses: ``Finding`` records of rules, or ``Difference`` records of a pin.
     """
@@ -160,11 +162,11 @@ class StaleEpoch(SpecframeError, RuntimeError):
 
 
 class EngineBusy(SpecframeError, RuntimeError):
-    """The calling thread already runs a generation on this engine, so waiting for it would never end."""
+    """The target or the stream is in use: waiting would never end, or the call ended before its turn. Nothing of it ran."""
 
 
 class StreamNotFinished(SpecframeError, RuntimeError):
-    """The result of a stream was asked for before its end."""
+    """The result or the receipt of a stream was asked for before its end."""
 
 
 class TargetError(SpecframeError, RuntimeError):

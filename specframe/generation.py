@@ -99,7 +99,9 @@ class Generation:
         elif self._prefix.is_complete(len(request.prompt_ids)):  # the grammar's only text is the empty one
             self.stopper.end("stop")
         self._lengths = lengths or make_policy(
-            strategy.length.policy, is_flat=kernel.width is not None, row_costs=target.row_costs
+            strategy.length.policy,
+            is_flat=kernel.width is not None,
+            row_costs=target.row_costs if drafters else tuple,  # without any no length is asked for
         )
         self.length_policy = self._lengths.name
         self._max_room = strategy.length.max_tokens
@@ -231,7 +233,13 @@ class Generation:
         if not self.records:
             return self._session.prefill(self._ticket, self.request.prompt_ids)
         pending = self._prefix.ids[len(self._prefix) - len(proposal) - 1]
-        return self._session.verify_linear(self._ticket, pending, proposal.ids, num_skipped=num_skipped)
+        verification = self._session.verify_linear(self._ticket, pending, proposal.ids, num_skipped=num_skipped)
+        if verification.note and self.kernel.is_certified:
+            self.kernel = self.kernel._replace(
+                is_certified=False, note=f"{verification.note}; the class is token-exact"
+            )
+            self._events.append(Event(len(self.records), "", self.kernel.note, "kernel-lowered"))
+        return verification
 
     def _fetch(
         self, logits: torch.Tensor, proposal: Proposal, certain: Sequence[CertainRow]

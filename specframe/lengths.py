@@ -1,7 +1,7 @@
 """Length policies: how many tokens each drafter may add to a round.
 
 Knows drafters by name only, and what finished rounds cost and gave; nothing about models or tokens. Everything is of one
-request. Source: DESIGN of the cost model in ``schedule.py``; the report's "Adaptive speculation length".
+request. Source: the cost model in ``schedule.py``; the report's "Adaptive speculation length".
 """
 
 from __future__ import annotations

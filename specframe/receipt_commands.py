@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specframe.manifest.commands import AsJson
+from specframe.commands import AsJson
 
 if TYPE_CHECKING:
     from specframe.errors import SpecframeError

@@ -36,11 +36,13 @@ from specframe.target import Target
 def resolve_with_plugins(strategy: str | Path | Strategy, plugins: Plugins | None = None) -> tuple[Strategy, Plugins]:
     """Return a strategy, and the plugins without those that it disables; ``plugins`` that are given are used as they are.
 
-    The strategy is read first, so that nothing is imported that it disables. See ``resolve_strategy`` for what is raised.
+    A strategy is given as such, as a TOML path, or by name: a shipped one, else a registered drafter's defaults. It is read
+    first, so that nothing is imported that it disables. Raises ``InvalidStrategy``, ``UnknownName`` with a suggestion, or
+    ``PluginError`` where the name is a broken plugin's.
     """
-    read = _read_strategy(strategy)
-    loaded = plugins if plugins is not None else load(read.disable if read is not None else ())
-    return read if read is not None else resolve_strategy(strategy, loaded), loaded
+    known = _read_strategy(strategy)
+    loaded = plugins if plugins is not None else load(known.disable if known is not None else ())
+    return known if known is not None else _with_defaults(str(strategy), loaded), loaded
 
 
 def resolve_checked(
@@ -87,15 +89,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def resolve_strategy(strategy: str | Path | Strategy, plugins: Plugins) -> Strategy:
-    """Return a strategy given as such, as a TOML path, or by name: a shipped one, else a registered drafter's defaults.
-
-    Raises ``UnknownName`` with a suggestion, or ``PluginError`` where the name is a broken plugin's.
-    """
-    read = _read_strategy(strategy)
-    if read is not None:
-        return read
-    name = str(strategy)
+def _with_defaults(name: str, plugins: Plugins) -> Strategy:
+    """Return the strategy of a registered drafter alone."""
     try:
         plugins.drafter(name)
     except UnknownName as error:

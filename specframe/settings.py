@@ -1,4 +1,4 @@
-"""What torch lets anyone set for everyone, put back where a drafter has set it: the target computes under it too.
+"""What torch lets anyone set for everyone: read, compared, and put back where a drafter set it; the target computes under it.
 
 Knows torch's settings; nothing about drafters. Torch is imported when they are first read: who only checks a strategy does not
 wait for it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -56,16 +56,31 @@ def _settings() -> tuple[_Setting, ...]:
     )
 
 
+def current_settings() -> tuple[Any, ...]:
+    """Return the values of all of them, to compare; in a microsecond or two."""
+    return tuple(setting.read() for setting in _settings())
+
+
+def first_change(before: Sequence[Any]) -> str | None:
+    """Say which of them is not what it was when ``before`` was read, and what it is now; None where all are."""
+    now = current_settings()
+    if now == before:
+        return None
+    setting, then, found = next(
+        change for change in zip(_settings(), before, now, strict=True) if change[1] != change[2]
+    )
+    return f"{setting.name}, which was {then} and is {found} now"
+
+
 @contextmanager
 def kept_settings() -> Iterator[None]:
     """Put torch's settings back as they were before a ``with`` block, or a function that this decorates."""
-    settings = _settings()
-    before = [setting.read() for setting in settings]
+    before = current_settings()
     try:
         yield
     finally:
-        if (after := [setting.read() for setting in settings]) != before:
-            for setting, value, found in zip(settings, before, after, strict=True):
+        if (after := current_settings()) != before:
+            for setting, value, found in zip(_settings(), before, after, strict=True):
                 if found != value:
                     _logger.info("torch's %s was set to %s for everyone; it is %s again", setting.name, found, value)
                     setting.write(value)

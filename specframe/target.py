@@ -70,11 +70,13 @@ class Verification(NamedTuple):
 
     ``logits``: ``[1 + num_proposed - num_skipped, vocab]``, the target's dtype and device; with none skipped row i predicts
     proposal i, the last row the extra token. The rows belong to the caller. ``num_forwards``: how many forwards it took (a
-    prefill takes one a chunk, or none for a prompt that is cached).
+    prefill takes one a chunk, or none for a prompt that is cached). ``note``: why rows of this call need not be those that the
+    session's kernel would have given to the bit; empty where they are.
     """
 
     logits: torch.Tensor
     num_forwards: int = 1
+    note: str = ""
 
 
 class TargetSession(Protocol):
@@ -133,7 +135,7 @@ class Target(Protocol):
     def row_costs(self) -> Sequence[float]:
         """Return what a forward of 1, 2, ... rows as they come costs over one of a single row, measured if it must be.
 
-        As far as is worth knowing, two or more of them; empty where it is not known. Asked for by adaptive lengths only.
+        As far as is worth knowing, two or more of them; empty where it is not known. Asked for by drafters' adaptive lengths.
         """
 
     def open(self, request_id: int, *, max_tokens: int, kernel: Kernel = SINGLE) -> TargetSession:

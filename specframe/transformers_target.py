@@ -24,6 +24,7 @@ from specframe.errors import CacheError, StaleEpoch, TargetError, UnsupportedMod
 from specframe.kernel import circumstances, grant, row_costs
 from specframe.prepack import Prepacked
 from specframe.proposal import TargetFacts
+from specframe.settings import current_settings, first_change
 from specframe.target import GRANULE, SINGLE, Kernel, Ticket, Verification
 from specframe.views import Loans, ModelViews
 
@@ -205,6 +206,8 @@ class TransformersSession:
         self._target, self._request_id, self._kernel = target, request_id, kernel
         self._cache = target.cache
         self._transaction = self._cache.begin()
+        self._settings = current_settings()
+        self._note = ""
         self.epoch = 0
         target.loans.begin()
 
@@ -260,7 +263,9 @@ class TransformersSession:
             raise CacheError(f"{self._cache.num_provisional} ids are still provisional; commit before the next call")
         ids = (pending, *proposal)
         self._kernel.check(self.num_committed, len(ids))
-        return Verification(self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._kernel.width))
+        self._watch_settings()
+        logits = self._feed(ticket, ids, num_rows=len(ids) - num_skipped, shape=self._kernel.width)
+        return Verification(logits, note=self._note)
 
     def commit(self, ticket: Ticket, num_tokens: int) -> None:
         """Commit the first ``num_tokens`` of what was fed and roll back the rest."""
@@ -277,6 +282,8 @@ class TransformersSession:
         self.epoch += 1
         self._target.loans.written()  # noted before somebody may write who is allowed to
         self._transaction.finalize()
+        if self._note:  # the cache is of two kinds
+            self._target.reset()
 
     def _feed(self, ticket: Ticket, ids: Sequence[int], *, num_rows: int, shape: int | None) -> torch.Tensor:
         """Feed ids and return the rows after the last ``num_rows`` of them.
@@ -299,6 +306,11 @@ class TransformersSession:
             return logits
         end = logits.shape[0] - num_padding
         return logits[end - num_rows : end]
+
+    def _watch_settings(self) -> None:
+        # The reader of a stream may set them between two rounds, and which code torch then runs is another question.
+        if self._kernel.width is not None and not self._note and (change := first_change(self._settings)) is not None:
+            self._note = f"torch's {change}, was set in the middle of a generation under kernel '{self._kernel}'"
 
     def _check_cached(self) -> None:
         if not self._cache.is_followed():

@@ -1,7 +1,8 @@
 """Verification: greedy, residual and coupled. Pure functions of rows, proposals and random draws.
 
 Knows nothing about drafters, caches, text or where logits come from. Source: the report's "Normative greedy pseudocode" and
-"Normative stochastic pseudocode", with the changes of DESIGN.md section 6 (strict accept, rounding fallback, coupling).
+"Normative stochastic pseudocode", but for three things: a strict accept, a fallback to q where p and q agree to rounding, and
+coupling.
 """
 
 from __future__ import annotations

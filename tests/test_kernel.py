@@ -14,6 +14,7 @@ import specframe.kernel
 from specframe import Engine, InvalidStrategy, Strategy, TransformersTarget, UnsupportedModel
 from specframe.errors import CacheError, TargetError
 from specframe.kernel import choose_width, rows_are_independent
+from specframe.settings import kept_settings
 from specframe.strategy import Length
 from specframe.target import SINGLE, Kernel, Ticket
 from specframe.testing import Adversary, LogitsDrafter, Oracle, RandomOffers
@@ -297,6 +298,40 @@ def test_keys_of_other_circumstances_are_not_used():
     assert target.fed.count(64) == 2
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "number of threads, which was 1 and is 2 now"),
+        (lambda: torch.set_float32_matmul_precision("medium"), "matmul precision, which was highest and is medium now"),
+    ],
+    ids=["threads", "precision"],
+)
+@pytest.mark.parametrize("kernel", ["block:8", "single"])
+def test_what_is_set_in_the_middle_of_a_stream_lowers_the_class(change, told, kernel):
+    """Prevents a result that says 'bitwise' where half of it was computed by other code, and a cache that is half of each."""
+    target = CheckedTarget(long_model("llama", torch.float32))
+    engine = engine_on(target, RandomOffers(3), kernel=kernel)
+    first = engine.generate(PROMPT, max_new_tokens=12)
+    with kept_settings(), engine.stream(PROMPT, max_new_tokens=12) as stream:
+        next(stream), next(stream)
+        change()
+        *_, _last = stream
+        result = stream.result
+    if kernel == "single":
+        assert (result.exactness, result.events) == (first.exactness, ())
+        return
+    assert (first.exactness, result.exactness, result.kernel) == ("bitwise", "token-exact", "block:8")
+    (event,) = result.events
+    assert (event.code, event.round_id) == ("kernel-lowered", 2)
+    assert event.message == (
+        f"torch's {told}, was set in the middle of a generation under kernel 'block:8'; the class is token-exact"
+    )
+    target.fed.clear()
+    again = engine.generate(PROMPT, max_new_tokens=12)
+    assert (again.exactness, again.token_ids) == ("bitwise", first.token_ids)
+    assert target.fed.count(64) == 2  # from the start
+
+
 def test_a_choice_that_cannot_be_kept_is_kept_in_the_process(monkeypatch):
     """W comes from times: measured twice it could be two, and one seed two texts."""
     monkeypatch.setenv("SPECFRAME_CACHE_DIR", "/dev/null/nowhere")
@@ -342,7 +377,7 @@ def test_row_costs_of_a_model_that_fails_are_unknown():
 
 
 def test_row_costs_are_measured_for_adaptive_lengths_alone():
-    """Prevents plain decoding from waiting for a measurement that nobody reads."""
+    """Prevents plain decoding from waiting for a measurement that nobody reads, under a strategy of adaptive lengths too."""
 
     class Counting(TransformersTarget):
         num_asked = 0
@@ -352,9 +387,11 @@ def test_row_costs_are_measured_for_adaptive_lengths_alone():
             return super().row_costs()
 
     target = Counting(long_model("llama", torch.float32))
+    adaptive = Strategy(length=Length("adaptive", 4))
     engine_on(target, kernel="single").generate(PROMPT, max_new_tokens=2)
+    Engine(target, strategy=adaptive).generate(PROMPT, max_new_tokens=2)
     assert target.num_asked == 0
-    engine = Engine(target, {"d": RandomOffers(3)}, strategy=Strategy(length=Length("adaptive", 4)))
+    engine = Engine(target, {"d": RandomOffers(3)}, strategy=adaptive)
     assert target.num_asked == 1
     engine.generate(PROMPT, max_new_tokens=2)
     assert all(cost > 0 for cost in target.row_costs())

@@ -7,11 +7,9 @@ prompts in the same run. Every figure is a ratio of times measured interleaved i
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import transformers
 from specframe.bench.arms import Arm, BareLoopArm, EngineArm, TransformersArm, lookup_strategy
 from specframe.bench.gates import QUIET
 from specframe.bench.overhead import copied_per_round, outside_forwards
+from specframe.bench.telling import tell, teller
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import core_workload
 from specframe.loading import load_target
@@ -51,14 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     options = parser.parse_args(arguments)
-    started = time.monotonic()
     target = load_target("demo", dtype=torch.float32)
-    results = run(target, repeats=options.repeats, max_new_tokens=options.max_new_tokens, progress=_progress(started))
-    text = json.dumps(results, indent=2) + "\n"
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text)
-    print(text)
+    results = run(target, repeats=options.repeats, max_new_tokens=options.max_new_tokens, progress=teller())
+    tell(results, options.output)
     for complaint in complaints(results):
         print(complaint, file=sys.stderr)
     return 1 if complaints(results) else 0
@@ -158,13 +152,6 @@ def _machine(target: TransformersTarget) -> dict[str, Any]:
         "transformers": transformers.__version__,
         "dtype": target.facts.dtype,
     }
-
-
-def _progress(started: float) -> Callable[[str], None]:
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - started:6.0f} s] {text}", file=sys.stderr, flush=True)
-
-    return say
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ stratum's tuning prompts. Interleaved, with a control, the least of the repeats.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,9 @@ from typing import Any
 import attrs
 
 from specframe.bench.arms import Arm, EngineArm, TransformersArm
+from specframe.bench.telling import tell, teller
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import STRATA, Corpus, WorkItem, core_workload
-from specframe.files import write_whole
 from specframe.loading import load_target
 from specframe.prompt import encode
 from specframe.strategy import Length, Strategy, shipped
@@ -45,18 +43,15 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--max-new-tokens", type=int, default=64)
     options = parser.parse_args(arguments)
-    started = time.monotonic()
+    say = teller()
     results: dict[str, Any] = {"what": "ratios of time, end to end, greedy; lower is better", **_sizes(options)}
     for dtype in SETTINGS:
 
-        def say(text: str, dtype: str = dtype) -> None:
-            print(f"[{time.monotonic() - started:6.0f} s] {dtype}, {text}", file=sys.stderr, flush=True)
+        def say_of_dtype(text: str, dtype: str = dtype) -> None:
+            say(f"{dtype}, {text}")
 
-        results[dtype] = Lengths(load_target("demo", dtype=dtype), options, say, **SETTINGS[dtype]).run()
-    text = json.dumps(results, indent=2) + "\n"
-    if options.output:
-        write_whole(options.output, text)
-    print(text)
+        results[dtype] = Lengths(load_target("demo", dtype=dtype), options, say_of_dtype, **SETTINGS[dtype]).run()
+    tell(results, options.output)
     return 0
 
 

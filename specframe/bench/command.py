@@ -13,7 +13,7 @@ import typer
 
 from specframe.bench.report.command import report
 from specframe.bench.visible import visible
-from specframe.manifest.commands import AsJson
+from specframe.commands import AsJson
 
 if TYPE_CHECKING:
     from specframe.bench.run import Progress
@@ -174,8 +174,6 @@ def run(
     Interrupt it whenever you like: the same command goes on. Exit status: 0 when all is done, 2 for an error, 130 when
     interrupted.
     """
-    from rich.console import Console
-
     from specframe.bench.metrics import summarise
     from specframe.bench.plan import read_plan
     from specframe.bench.planning import require_unchanged
@@ -210,7 +208,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(summary.as_data(), ensure_ascii=False))
     else:
-        show(summary, Console(highlight=False))
+        show(summary)
     if demo:
         _write_page(output)
 

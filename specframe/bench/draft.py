@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +20,10 @@ import torch
 
 from specframe.bench.arms import Arm, AssistedArm, EngineArm, TransformersArm
 from specframe.bench.overhead import forward_times
+from specframe.bench.telling import tell, teller
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import WorkItem, read_workload
 from specframe.engine import Engine
-from specframe.files import write_whole
 from specframe.loading import load_target
 from specframe.prompt import encode
 from specframe.strategy import DrafterUse, Length, Strategy
@@ -44,11 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--timed", type=int, default=20, help="how many of the prompts are timed")
     options = parser.parse_args(arguments)
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - started:6.0f} s] {text}", file=sys.stderr, flush=True)
-
+    say = teller()
     items = read_workload(options.prompts)
     target = load_target("demo", dtype="float32")
     timed_items = items[:: max(len(items) // options.timed, 1)]
@@ -57,10 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"length {length}": survival(target, items, length, max_new_tokens=options.max_new_tokens, say=say)
         for length in (1, MOST_POSITIONS)
     } | {"prompts": len(items)}
-    text = json.dumps(results, indent=2) + "\n"
-    if options.output:
-        write_whole(options.output, text)
-    print(text)
+    tell(results, options.output)
     return 0
 
 

@@ -20,6 +20,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from specframe.bench.arms import EngineArm, TransformersArm
+from specframe.bench.telling import tell
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import WorkItem
 from specframe.constraint import Constraint, Grammars
@@ -27,7 +28,7 @@ from specframe.grammar import Grammar, State
 from specframe.loading import load_target
 from specframe.plugins import load
 from specframe.prompt import encode
-from specframe.resolve import resolve_strategy
+from specframe.resolve import resolve_with_plugins
 from specframe.strategy import Strategy
 from specframe.stream import Result
 from specframe.transformers_target import TransformersTarget
@@ -102,11 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
         "masks": masks(target),
         "speed": {name: speed(target, name, options) for name in TOKENIZATIONS},
     }
-    text = json.dumps(results, indent=2) + "\n"
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text)
-    print(text)
+    tell(results, options.output)
     return 0
 
 
@@ -133,8 +130,8 @@ def speed(target: TransformersTarget, tokenization: str, options: argparse.Names
 
     library = MaskedTransformersArm(target, grammar_of)
     plain = ConstrainedArm(target, Strategy(), arguments_of)
-    forced = ConstrainedArm(target, resolve_strategy("grammar", plugins), arguments_of)
-    lookup = ConstrainedArm(target, resolve_strategy("prompt_lookup", plugins), arguments_of)
+    forced = ConstrainedArm(target, resolve_with_plugins("grammar", plugins)[0], arguments_of)
+    lookup = ConstrainedArm(target, resolve_with_plugins("prompt_lookup", plugins)[0], arguments_of)
     timed = time_arms(
         {"library": library, "library again": library, "plain": plain, "lookup": lookup, "grammar + lookup": forced},
         [item for item, _ in items],

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import time
@@ -22,9 +21,9 @@ import attrs
 import torch
 
 from specframe.bench.arms import Arm, EngineArm, TransformersArm, lookup_strategy
+from specframe.bench.telling import tell, teller
 from specframe.bench.timing import time_arms
 from specframe.bench.workload import core_workload
-from specframe.files import write_whole
 from specframe.kernel import WIDTHS, probe_cache
 from specframe.loading import load_target
 from specframe.prompt import encode
@@ -44,11 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     options = parser.parse_args(arguments)
-    started = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - started:6.0f} s] {text}", file=sys.stderr, flush=True)
-
+    say = teller()
     results: dict[str, Any] = {"what": "ratios of time, greedy; lower is better", "repeats": options.repeats}
     for dtype in ("float32", "bfloat16"):
         target = load_target("demo", dtype=dtype)
@@ -61,10 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{num_positions} positions": prepacked(target, as_it_comes, num_positions) for num_positions in POSITIONS
         }
     results |= calls(target, repeats=options.repeats, max_new_tokens=options.max_new_tokens, say=say)
-    text = json.dumps(results, indent=2) + "\n"
-    if options.output:
-        write_whole(options.output, text)
-    print(text)
+    tell(results, options.output)
     return 0
 
 

@@ -17,6 +17,7 @@ from specframe.bench.lines import ACCEPTED, CORRECTION, EXTRA, PLAIN, Origin, Re
 from specframe.bench.memory import reset_peak_resident, tracked_peak_resident
 from specframe.bench.plan import Turn
 from specframe.bench.workload import WorkItem
+from specframe.errors import described
 from specframe.records import RoundRecord
 from specframe.text import TextDecoder, TokenBytes
 
@@ -73,7 +74,7 @@ class Measurer:
         try:
             outcome = arm.run(prepared.prompt_ids, max_new_tokens, seed=seed, on_tokens=on_tokens)
         except Exception as error:  # an arm that fails is a result; the others go on
-            return attrs.evolve(record, error=f"{type(error).__name__}: {error}")
+            return attrs.evolve(record, error=described(error))
         end = self._clock()
         joules_after = self._meter.read()
         peak = tracked_peak_resident() if is_tracked else None

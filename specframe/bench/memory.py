@@ -27,8 +27,8 @@ from typing import Any
 
 import psutil
 
+from specframe.bench.telling import tell
 from specframe.errors import LoadError
-from specframe.files import write_whole
 from specframe.memory import holders, max_resident, num_bytes, tensors_of, unknown_of
 from specframe.strategy import shipped
 
@@ -208,10 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"measuring {spec} ...", file=sys.stderr, flush=True)
         results.append(measure_apart(options.model, spec, **settings))
     what = f"bytes and seconds, dtype {options.dtype or 'of the model'}, one request of {options.max_new_tokens} tokens"
-    text = json.dumps({"what": what, "arms": results}, indent=2) + "\n"
-    if options.output:
-        write_whole(options.output, text)
-    print(text)
+    tell({"what": what, "arms": results}, options.output)
     return 0
 
 

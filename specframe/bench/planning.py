@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import attrs
 from specframe.bench.gates import Gate, default_gates
 from specframe.bench.machine import machine_class
 from specframe.bench.plan import Plan, changes, is_judged, planned
-from specframe.bench.specs import LIBRARY, describe
-from specframe.bench.workload import CORE, Corpus
-from specframe.errors import InvalidPlan, InvalidRequest, InvalidStrategy
+from specframe.bench.specs import LIBRARY, describe, file_of
+from specframe.bench.workload import CORE, Corpus, is_shipped
+from specframe.errors import InvalidPlan, InvalidRequest, InvalidStrategy, SpecframeError
 from specframe.manifest.collector import collect
 from specframe.manifest.source import open_source
 from specframe.sampling import SamplingPolicy
@@ -83,8 +84,19 @@ _WISHES = (
 
 
 def require_unchanged(plan: Plan) -> None:
-    """Raise ``InvalidPlan`` where a run now would not be the planned one, with every difference."""
-    told = changes(plan, renew(plan))
+    """Raise ``InvalidPlan`` where a run now would not be the planned one, with every difference.
+
+    And what reading the corpus, the arms and the model raises, with the names of files that are looked for in vain.
+    """
+    try:
+        told = changes(plan, renew(plan))
+    except SpecframeError as missing:
+        if absent := _absent(plan):
+            missing.add_note(
+                f"there is no {' and no '.join(map(repr, absent))} in '{Path.cwd()}'; paths in a plan are relative to the "
+                "folder that it was made in: run it there"
+            )
+        raise
     if told:
         error = InvalidPlan(
             "a run would not be the one that was planned, so its results would be invalid; make a new plan"
@@ -92,6 +104,15 @@ def require_unchanged(plan: Plan) -> None:
         for sentence in told:
             error.add_note(sentence)
         raise error
+
+
+def _absent(plan: Plan) -> list[str]:
+    """Return the relative paths of a plan under which nothing stands here; a model's name may be an id instead."""
+    named = [source for source in plan.corpus.sources if not is_shipped(source)]
+    named += [plan.model, *(file for arm in plan.arms.values() if (file := file_of(arm["spec"])) is not None)]
+    return [
+        name for name in dict.fromkeys(named) if name != "demo" and not os.path.isabs(name) and not os.path.exists(name)
+    ]
 
 
 def demo_plan() -> Plan:

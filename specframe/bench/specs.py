@@ -126,6 +126,15 @@ def parse(spec: str, kernel: str | None = None) -> tuple[Strategy | LibraryArm, 
     return strategy, plugins
 
 
+def file_of(spec: str) -> str | None:
+    """Return the strategy file or the model that a spec names, None where it names what is installed."""
+    if spec.startswith(_ASSISTED):
+        return spec.removeprefix(_ASSISTED)
+    lengths = _LENGTHS.fullmatch(spec)
+    name = lengths["strategy"] if lengths else spec
+    return name if name.endswith(".toml") else None
+
+
 def _parse_library(spec: str) -> LibraryArm:
     if spec == LIBRARY:
         return LibraryArm()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,16 +14,14 @@ from specframe.bench.metrics import Cell, Summary
 from specframe.bench.speed import Ratios, Speed
 from specframe.bench.visible import visible
 from specframe.bench.workload import ALL
+from specframe.commands import table_console
 
 _COLOURS = {PROMOTE: "green", DELETE: "red"}
-_WIDTH = 160  # where nobody looks at a terminal
 
 
-def show(summary: Summary, console: Console) -> None:
+def show(summary: Summary) -> None:
     """Print the tables and the verdicts."""
-    if not console.is_terminal:
-        console.width = _WIDTH
-    console.print(render(summary))
+    table_console().print(render(summary))
 
 
 def render(summary: Summary) -> RenderableType:

@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
 from specframe.bench.machine import machine_class
+from specframe.bench.telling import tell
 from specframe.engine import Engine
-from specframe.files import write_whole
 from specframe.records import DrafterShare
 from specframe.strategy import DrafterUse, Length, Strategy
 from specframe.testing.table import TableTarget
@@ -70,10 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m specframe.bench.worker", description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", type=Path, help="where to store the results as JSON")
     options = parser.parse_args(arguments)
-    text = json.dumps(measure(), indent=2) + "\n"
-    if options.output:
-        write_whole(options.output, text)
-    print(text)
+    tell(measure(), options.output)
     return 0
 
 

@@ -104,6 +104,11 @@ class Corpus:
         return list(found.values())
 
 
+def is_shipped(source: str) -> bool:
+    """Whether a source of a corpus is one of the core's own, and no file."""
+    return source in STRATA or source == CORE
+
+
 def _source(source: str) -> list[WorkItem]:
     if source in STRATA:
         return stratum(source)

@@ -52,7 +52,6 @@ def collect(
     *,
     weights: bool = False,
     dtype: str | None = None,
-    kernel: str = "single",
     adapters: Sequence[str | Path] = (),
     decoding: Decoding = Decoding(),  # noqa: B008 - frozen
 ) -> Manifest:
@@ -72,7 +71,7 @@ def collect(
     kept = attrs.evolve(manifest.weights, adapters=tuple(map(adapter_digest, chain)))
     manifest = attrs.evolve(
         manifest,
-        numerics=Numerics(dtype or manifest.numerics.dtype, kernel),
+        numerics=Numerics(dtype or manifest.numerics.dtype),
         weights=kept,
         decoding=decoding,
     )

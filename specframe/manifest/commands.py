@@ -5,14 +5,14 @@ Thin: reads subjects by name, calls the package and formats. What a command need
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
 import typer
+
+from specframe.commands import AsJson, print_json, table_console
 
 if TYPE_CHECKING:
     from specframe.manifest.identity import Manifest
@@ -22,16 +22,6 @@ app = typer.Typer(no_args_is_help=True, help="Say what a model is, and whether a
 
 MODEL = "A model id, a folder, a GGUF file, 'demo', or a manifest file (.toml)."
 _COLOURS = {"fits": "green", "note": "cyan", "slower": "yellow", "refuse": "red"}
-JSON_ASKED = "specframe.json"
-
-
-def ask_json(context: typer.Context, is_asked: bool) -> bool:
-    """Note that a command was asked for JSON: then its error is JSON too."""
-    context.meta[JSON_ASKED] = is_asked
-    return is_asked
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.", callback=ask_json)]
 
 
 @app.command()
@@ -64,7 +54,7 @@ def create(
     if output is not None:
         write(manifest, output)
     if as_json:
-        _print_json(to_plain(manifest))
+        print_json(to_plain(manifest))
     elif output is None:
         typer.echo(dumps(manifest), nl=False)
     else:
@@ -91,7 +81,7 @@ def check(
     theirs, draft_strings = _subject(draft)
     report = run(ours, theirs, kind, target_strings=target_strings, draft_strings=draft_strings)
     if as_json:
-        _print_json(
+        print_json(
             {"kind": kind, "verdict": report.verdict, "findings": [attrs.asdict(item) for item in report.findings]}
         )
     else:
@@ -111,7 +101,7 @@ def show(
 
     manifest, _ = _subject(subject)
     if as_json:
-        _print_json(to_plain(manifest))
+        print_json(to_plain(manifest))
         return
     fields = {"digest": manifest.digest, **manifest.flat()}
     fields.pop("tokenizer.vocabulary_blocks", None)
@@ -135,7 +125,7 @@ def diff(
 
     differences = compare(_subject(a, weights=True)[0], _subject(b, weights=True)[0])
     if as_json:
-        _print_json({"equal": not differences, "differences": [item._asdict() for item in differences]})
+        print_json({"equal": not differences, "differences": [item._asdict() for item in differences]})
     elif not differences:
         typer.echo("no differences")
     for path, ours, theirs in differences if not as_json else ():
@@ -157,13 +147,10 @@ def _subject(name: str, *, weights: bool = False) -> tuple[Manifest, Strings]:
 
 
 def _print_report(report: Report) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(soft_wrap=False)
-    if not console.is_terminal:
-        console.width = 160
+    console = table_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("rule", "target", "draft", "verdict", "remedy"):
         table.add_column(column, overflow="fold")
@@ -182,7 +169,3 @@ def _print_report(report: Report) -> None:
         "refuse": "The draft model does not fit the target.",
     }
     console.print(Text(worst[report.verdict], style="bold"))
-
-
-def _print_json(record: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(record, indent=2, ensure_ascii=False))

@@ -166,11 +166,6 @@ class Manifest:
         """Return the fields that are known, by dotted path: ``{"positions.rope.rope_theta": 10000, ...}``."""
         return dict(_leaves(plain(self)))
 
-    def digests(self) -> dict[str, str]:
-        """Return every digest by dotted path, the manifest's own as ``manifest``."""
-        found = {path: value for path, value in self.flat().items() if isinstance(value, str) and ":sha256:" in value}
-        return {"manifest": self.digest, **found}
-
 
 def plain(record: Any) -> Any:
     """Return a record as dictionaries, lists and scalars, without what is None or empty.

@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specframe.manifest.commands import AsJson
+from specframe.commands import AsJson, DrafterOptions, table_console
 
 if TYPE_CHECKING:
     from specframe.testing.certificate import Certificate
     from specframe.testing.certifier import Progress
     from specframe.testing.plan import Plan
 
-DrafterOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="D.NAME=VALUE",
-        help="Set an option of drafter D, as prompt_lookup.max_ngram=4; may be given more than once.",
-        show_default=False,
-    ),
-]
 _COLOURS = {"passed": "green", "failed": "red", "noted": "cyan", "skipped": "yellow"}
 
 
@@ -154,13 +145,10 @@ class _Teller:
 
 
 def _print(certificate: Certificate) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(soft_wrap=False)
-    if not console.is_terminal:
-        console.width = 160
+    console = table_console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("check", "outcome", "what was found", "seconds"):
         table.add_column(column, overflow="fold", justify="right" if column == "seconds" else "left")

@@ -1,7 +1,7 @@
 """The report's normative pseudocode, interpreted as slowly as it reads; what the fast verifier is held against.
 
 Imports nothing of the verifier or its arithmetic. A row is a list of probabilities (of scores for ``greedy_round``)
-over the vocabulary, a law is None for a point mass or such a list. With the changes of DESIGN.md section 6: accept
+over the vocabulary, a law is None for a point mass or such a list. Changed as in ``verify.py``: accept
 strictly, u in [0, 1); a vanished residual where p and q agree is drawn from q; the room of a round leaves a place for
 the extra token, so "accepted = remaining" does not occur; and the coupled rule.
 """

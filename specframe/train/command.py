@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specframe.manifest.commands import AsJson
+from specframe.commands import AsJson
 
 if TYPE_CHECKING:
     from specframe.train.run import Stage

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from specframe.errors import InvalidRequest
+from specframe.errors import InvalidRequest, described
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -94,9 +94,7 @@ def _json_prompt(path: Path, number: int, line: str) -> str:
         is_text = isinstance(prompt, str) and bool(prompt.strip())
         prompt_digest(prompt if is_text else "")  # half of a surrogate pair is no text
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InvalidRequest(
-            "prompts", rule, f"{path.name}, line {number}", f"{type(error).__name__}: {error}"
-        ) from error
+        raise InvalidRequest("prompts", rule, f"{path.name}, line {number}", described(error)) from error
     if not is_text:
         raise InvalidRequest("prompts", rule, f"{path.name}, line {number}", f"'prompt' is {prompt!r}")
     return str(prompt)

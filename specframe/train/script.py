@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from specframe.errors import UnsupportedModel
+from specframe.errors import UnsupportedModel, described
 
 _MARKS = ("\ue000", "\ue001", "\ue002")  # private-use characters, which no template holds
 
@@ -34,7 +34,7 @@ class Script:
             parts += [text.partition(left)[2].partition(right)[0] for left, right in itertools.pairwise(_MARKS)]
         except Exception as error:  # no template, or one that refuses
             raise UnsupportedModel(
-                f"the target has no chat template to write conversations with ({type(error).__name__}: {error})"
+                f"the target has no chat template to write conversations with ({described(error)})"
             ) from error
         opening, *others = (tuple(tokenizer.encode(part, add_special_tokens=False)) for part in parts)
         if not all(others):

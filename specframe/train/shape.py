@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from specframe.borrowing import PARTS
-from specframe.errors import InvalidRequest, UnsupportedModel
+from specframe.errors import InvalidRequest, UnsupportedModel, described
 from specframe.layout import BORROWS, OUTPUT_MAP, RECEIPT
 from specframe.loading import load_draft
 from specframe.train.corpus import Shard
@@ -154,7 +154,7 @@ def save_draft(
     try:
         target.tokenizer.save_pretrained(making)
     except Exception as error:  # its files are written by another library, with errors of its own
-        raise OSError(f"the tokenizer could not be written ({type(error).__name__}: {error})") from error
+        raise OSError(f"the tokenizer could not be written ({described(error)})") from error
     tensors = {name: parameter.detach().to(dtype).contiguous() for name, parameter in own_parameters(draft)}
     (making / _WEIGHTS).write_bytes(safetensors.torch.save(tensors, metadata={"format": "pt"}))
     for name in (_WEIGHTS, RECEIPT):  # of an earlier draft

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe._version import __version__
-from specframe.errors import InvalidRequest, LoadError, SpecframeError
+from specframe.errors import InvalidRequest, LoadError, SpecframeError, described
 from specframe.files import write_whole
 from specframe.manifest.digest import canonical
 
@@ -68,7 +68,7 @@ def writing_to(output: Path) -> Iterator[None]:
 
 def damaged(file: Path, error: Exception) -> LoadError:
     """Return the error for a file of work that cannot be read."""
-    return LoadError(f"'{file}' is damaged ({type(error).__name__}: {error}); remove it, and a next run makes it again")
+    return LoadError(f"'{file}' is damaged ({described(error)}); remove it, and a next run makes it again")
 
 
 def take_up(folder: Path, made_from: dict[str, Any], code: Code | None) -> list[Code]:

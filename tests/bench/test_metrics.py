@@ -20,7 +20,7 @@ from specframe.bench.lines import ArmRecord, ByteCounts, Header, RequestRecord
 from specframe.bench.metrics import summarise
 from specframe.bench.results import Results, ResultWriter, read_results
 from specframe.bench.speed import median_interval, speed
-from specframe.bench.tables import show
+from specframe.bench.tables import render
 from specframe.positions import PositionStats
 from specframe.records import DrafterStats
 from specframe.schedule import RoundCosts, constant_survival, cost_per_token
@@ -518,7 +518,7 @@ def test_the_tables_say_what_the_summary_says(tmp_path):
     requests = [attrs.evolve(r, kind=kinds[r.index]) for r in requests]
     results = results_of(requests, {"plain": PLAIN, "drafted": DRAFTED, "short": LIBRARY, "again": PLAIN}, kinds=kinds)
     with open(tmp_path / "out", "w", encoding="utf-8") as file:
-        show(summarise(results), Console(file=file))
+        Console(file=file, width=160).print(render(summarise(results)))
     text = (tmp_path / "out").read_text(encoding="utf-8")
     assert "24 of 32 requests are done" in text
     assert "not valid: the run is not finished: 24 of 32 requests are measured" in text
@@ -540,7 +540,7 @@ def test_names_are_no_markup_and_speak_to_no_terminal(tmp_path):
     renamed = [attrs.evolve(r, arm="[/x]\x1b[2J") if r.arm == "drafted" else r for r in requests]
     results = results_of(renamed, {"plain": PLAIN, "[/x]\x1b[2J": DRAFTED}, kinds=kinds)
     with open(tmp_path / "out", "w", encoding="utf-8") as file:
-        show(summarise(results), Console(file=file))
+        Console(file=file, width=160).print(render(summarise(results)))
     text = (tmp_path / "out").read_text(encoding="utf-8")
     assert "[/x]\u27e8U+001B\u27e9[2J, [/red]: keep experimental" in text
     assert not {"\x1b", "\x07", "\u202e"} & set(text)

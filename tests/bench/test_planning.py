@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import attrs
 import pytest
 
-from specframe import InvalidPlan, InvalidRequest, InvalidWorkload, Length, Strategy, UnknownName, load_target
+from specframe import (
+    InvalidPlan,
+    InvalidRequest,
+    InvalidWorkload,
+    Length,
+    SpecframeError,
+    Strategy,
+    UnknownName,
+    load_target,
+)
 from specframe.bench import planning
 from specframe.bench.gates import DEFAULT_GATES, KEEP, Gate
 from specframe.bench.plan import changes, read_plan
@@ -174,6 +184,28 @@ def test_every_departure_is_told(model, tmp_path, monkeypatch):
     data[-1] ^= 1
     weights.write_bytes(data)
     told("target: planned ")
+
+
+def test_a_plan_that_is_run_elsewhere_says_what_is_not_there(model, tmp_path, monkeypatch):
+    """Prevents a file that nobody has moved from being missing, without a word of where it was looked for."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir(), there.mkdir()
+    monkeypatch.chdir(here)
+    Path("prompts.jsonl").write_text('{"prompt": "Hello"}\n')
+    Path("mine.toml").write_text('[[drafters]]\nuse = "prompt_lookup"\n')
+    arms = {"plain": "none", "mine": "mine.toml@fixed:3"}
+    plan = drawn(model, arms, corpus=Corpus(("chat", "prompts.jsonl"), limit=1))
+    require_unchanged(plan)
+    monkeypatch.chdir(there)
+    with pytest.raises(SpecframeError) as caught:
+        require_unchanged(plan)
+    assert caught.value.__notes__ == [
+        f"there is no 'prompts.jsonl' and no 'mine.toml' in '{there}'; paths in a plan are relative to the folder that it was "
+        "made in: run it there"
+    ]
+    Path("mine.toml").symlink_to(here / "mine.toml")
+    Path("prompts.jsonl").symlink_to(here / "prompts.jsonl")
+    require_unchanged(plan)
 
 
 def test_a_plan_has_plain_decoding_and_prompts(model, tmp_path):

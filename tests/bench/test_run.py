@@ -18,7 +18,7 @@ from specframe.bench.lines import ArmRecord, Origin
 from specframe.bench.measure import origins, text_pieces
 from specframe.bench.metrics import summarise
 from specframe.bench.results import read_results
-from specframe.bench.tables import show
+from specframe.bench.tables import render
 from specframe.records import DrafterShare, RoundRecord
 from specframe.testing import Oracle, RandomOffers, TableTarget, byte_tokenizer, random_table
 from specframe.text import TokenBytes
@@ -255,7 +255,7 @@ def test_a_drafter_that_fails_midway_is_told(tmp_path):
     assert cell.speeds["plain"].matched == "matched 3/3"
     assert summary.events == ("drafted: drafter-failed in 3 of 3 measurements",)
     with open(tmp_path / "out", "w", encoding="utf-8") as file:
-        show(summary, Console(file=file))
+        Console(file=file, width=160).print(render(summary))
     assert "drafted: drafter-failed in 3 of 3 measurements" in (tmp_path / "out").read_text(encoding="utf-8")
 
 

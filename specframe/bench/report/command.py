@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from specframe.manifest.commands import AsJson
+from specframe.commands import AsJson
 
 
 def report(
