@@ -39,6 +39,7 @@ OWN_SETTINGS: dict[str, Strategy] = {
     "lookup 15, ngram 2 to 4, trust": lookup_strategy(15),
     "lookup 7, ngram 2 to 4": lookup_strategy(7, length="fixed"),
     "lookup 15, ngram 2 to 4": lookup_strategy(15, length="fixed"),
+    "lookup 7, ngram 1 to 4": lookup_strategy(7, min_ngram=1, length="fixed"),
     "the shipped strategy, adaptive": Strategy.from_toml(shipped()["prompt_lookup"]),
 }
 

@@ -97,7 +97,7 @@ class _Watcher:
 
 
 class BareLoopArm:
-    """Nothing but forwards over the library's own cache and an argmax: what plain decoding through transformers cannot beat."""
+    """Nothing but the target's forwards over the library's own cache and an argmax: what plain decoding cannot beat."""
 
     def __init__(self, target: TransformersTarget) -> None:
         self._target = target
