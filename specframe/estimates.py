@@ -16,7 +16,7 @@ from specframe.records import DrafterShare
 _NUM_SAMPLES, _NUM_BELIEVED = 8, 2
 _SHAPE_WEIGHT = 1.0  # in samples, of what a known shape says of a size
 _DECAY = 0.85  # of evidence, for each proposal that follows it
-_PRIOR_ACCEPTANCE = 0.85
+_PRIOR_ACCEPTANCE = 0.82
 _PRIOR_WEIGHT = 2.0  # in proposals; of the prior, and of what it says of the first position
 _HOPE = 1.0  # more proposals of the prior, which lose weight as real ones do: to begin with, patience
 _NEXT_WEIGHT = 4.0  # of what a position says of the next one
