@@ -2,7 +2,7 @@
 
 Under ``block`` every forward that is read has W rows, over keys padded to a multiple of 64: rows then come from the same
 machine code whatever else is in the block. That this holds to the bit is measured here and never assumed. Knows one model's
-forward, and nothing about rounds. Source: DESIGN.md section 7.
+forward, and nothing about rounds.
 """
 
 from __future__ import annotations
