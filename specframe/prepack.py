@@ -1,10 +1,10 @@
 """Linear layers whose weights oneDNN has prepacked: on a CPU a forward over few rows is as long as reading them takes.
 
 torch reads a float32 weight through a library that on some processors is three times slower than memory, and puts one in
-bfloat16 into oneDNN's order anew in every call. Packed once, a forward takes about half the time, and one over eight rows
-little more than one over a single row. The model keeps its own weights, so this costs their memory again; and as every
-library sums in an order of its own, logits differ in their last bits from those of torch's path. Plain decoding and
-verification use the same products. Knows modules and weights; nothing about rounds.
+bfloat16 into oneDNN's order anew in every call. Packed once, a forward takes half to three quarters of the time, and one
+over eight rows little more than one over a single row. The model keeps its own weights, so this costs their memory again;
+and as every library sums in an order of its own, logits differ in their last bits from those of torch's path. Plain decoding
+and verification use the same products. Knows modules and weights; nothing about rounds.
 """
 
 from __future__ import annotations
