@@ -64,7 +64,11 @@ class Prepacked:
         self._layers = list(_layers(model)) if is_possible() else []
         self._packs = packs
         self._used: list[_Used] = []
+        self._slots: list[tuple[dict[str, Any], Product]] = []
         self.refresh()
+
+    def __bool__(self) -> bool:
+        return bool(self._used)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -83,22 +87,19 @@ class Prepacked:
             for layer, packed in found
             if packed is not None
         ]
+        self._slots = [(vars(used.layer), used.product) for used in self._used]
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        # A layer whose forward somebody else has replaced keeps it; ours was left there by an interrupt.
-        layers = [
-            (own, used.product)
-            for used in (self._used if torch.backends.mkldnn.enabled else ())
-            if (own := vars(used.layer)).get("forward", used.product) is used.product
-        ]
+        slots = self._slots if torch.backends.mkldnn.enabled else []
         try:
-            for own, product in layers:
-                own["forward"] = product
+            for own, product in slots:
+                own.setdefault("forward", product)  # a layer whose forward somebody else has replaced keeps it
             yield
         finally:
-            for own, _ in layers:
-                own.pop("forward", None)
+            for own, product in slots:
+                if own.get("forward") is product:
+                    del own["forward"]
 
 
 def is_possible() -> bool:

@@ -93,7 +93,7 @@ class TransformersTarget:
     @property
     def is_prepacked(self) -> bool:
         """Whether linear layers run on packed copies of their weights."""
-        return bool(self._prepacked.tensors)
+        return bool(self._prepacked)
 
     def is_current(self) -> bool:
         """Whether the facts still hold; a caller may have moved, cast or resized the model."""
