@@ -61,11 +61,10 @@ class Prepacked:
     """
 
     def __init__(self, model: torch.nn.Module, *, packs: bool) -> None:
-        self._layers = list(_layers(model)) if is_possible() else []
-        self._packs = packs
+        self._model, self._packs = model, packs
         self._used: list[_Used] = []
         self._slots: list[tuple[dict[str, Any], Product]] = []
-        self.refresh()
+        self._find()
 
     def __bool__(self) -> bool:
         return bool(self._used)
@@ -77,11 +76,14 @@ class Prepacked:
 
     def refresh(self) -> None:
         """Pack again what its owner has written or replaced since; cheap where nothing was."""
-        if self._used and all(_is_current(used) for used in self._used):
+        if all(_is_current(used) for used in self._used):
             return
         for used in self._used:
             _take_back(used)
-        found = [(layer, _packed(layer.weight, make=self._packs)) for layer in self._layers]
+        self._find()
+
+    def _find(self) -> None:
+        found = [(layer, _packed(layer.weight, make=self._packs)) for layer in _layers(self._model)]
         self._used = [
             _Used(layer, _product(packed.tensor, layer.bias), packed, layer.bias)
             for layer, packed in found
@@ -118,7 +120,7 @@ def is_wanted(model: torch.nn.Module, wanted: bool | None) -> bool:
     It pays where it is possible and takes at most a quarter of the machine's memory. Raises ``InvalidRequest`` where it is
     wanted and nothing can be packed.
     """
-    layers = list(_layers(model)) if is_possible() and wanted is not False else []
+    layers = list(_layers(model)) if wanted is not False else []
     if wanted and not layers:
         rule = "can be asked for on an x86 CPU, where torch has oneDNN, for linear layers in float32 or bfloat16"
         raise InvalidRequest("prepack", rule, True, "leave it out")
@@ -127,7 +129,9 @@ def is_wanted(model: torch.nn.Module, wanted: bool | None) -> bool:
 
 
 def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Linear]:
-    """Give the layers that can be packed: plain ones on the CPU, neither quantised nor parametrised."""
+    """Give the layers that can be packed: plain ones on the CPU, neither quantised nor parametrised; none where nothing can."""
+    if not is_possible():
+        return
     dtypes = {torch.float32} | ({torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else set())
     for module in model.modules():
         if type(module) is torch.nn.Linear and module.weight.numel() >= _LEAST_ELEMENTS:

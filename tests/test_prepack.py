@@ -101,7 +101,7 @@ def test_what_is_packed_goes_with_the_last_who_uses_it():
     assert len(prepack._known) == before
 
 
-@pytest.mark.parametrize("how", ["in place", "another parameter", "another bias"])
+@pytest.mark.parametrize("how", ["in place", "another parameter", "another bias", "another layer"])
 def test_what_the_owner_writes_between_requests_counts(how):
     lent = model(attention_bias=True)
     engine = engine_on(TransformersTarget(lent, prepack=True))
@@ -112,6 +112,9 @@ def test_what_the_owner_writes_between_requests_counts(how):
             layer.weight.mul_(-3)
         elif how == "another parameter":
             layer.weight = torch.nn.Parameter(-3 * layer.weight)
+        elif how == "another layer":
+            layer.weight.mul_(2)  # so that there is something to notice
+            lent.model.layers[0].self_attn.o_proj = torch.nn.Linear(128, 128)
         else:
             layer.bias = torch.nn.Parameter(torch.randn_like(layer.bias) * 3)
     engine.target.reset()
