@@ -16,7 +16,7 @@ from specframe.records import RoundRecord
 _PRIOR_SLOPE = 0.1  # of a one-row forward, for each further row, until it is measured
 _CHEAP = 0.25  # of a plain round, for all tokens that there is room for: at that price they may come at once
 _MOST_GROWTH = 2  # of another drafter's length over what was priced
-_FIRST = 3  # tokens at most, before anything was priced
+_FIRST = 3  # tokens at most, before anything was priced, where a longer forward costs more
 _TRIAL_SHARE = 0.01  # of the time since the last trial, that the next one may be expected to lose
 _LEAST_S = 1e-9  # of a round: a clock that stands still, or goes back, has measured nothing
 _DECAY = 0.93  # of a round's weight in the cost per token, for each round that follows it
@@ -83,7 +83,8 @@ class Adaptive:
         known.num_planned = best
         if values[best] - values[trial] <= _TRIAL_SHARE * known.since_trial_s:
             best = trial
-        if known.token_s is not None and room * known.token_s <= _CHEAP * self._verify_s(0)[0]:
+        is_cheap = known.token_s is not None and room * known.token_s <= _CHEAP * self._verify_s(0)[0]
+        if is_cheap or (self._is_flat and known.token_s is None):
             return best
         return min(best, max(_MOST_GROWTH * known.costs.largest, _FIRST))
 
