@@ -105,9 +105,12 @@ def measure(
     from specframe.manifest.source import open_source
     from specframe.prompt import encode
 
+    named, _ = parse(spec)
     timeline.mark("libraries imported")
     start = time.perf_counter()
-    target = specframe.load_target(model, dtype=dtype, device=device)
+    # What transformers runs by itself uses no packed weights: their bytes are not its own.
+    prepack = False if isinstance(named, LibraryArm) else None
+    target = specframe.load_target(model, dtype=dtype, device=device, prepack=prepack)
     target_load_s = time.perf_counter() - start
     timeline.mark("target loaded")
     start = time.perf_counter()
@@ -134,7 +137,6 @@ def measure(
     found |= {**timeline.close(), "max_resident": max_resident()}
     # Last, for weighing files takes memory of its own.
     identities = [collect_all(open_source(model))]
-    named, _ = parse(spec)
     if isinstance(arm, EngineArm):
         identities += arm.engine.draft_identities.values()
     elif isinstance(named, LibraryArm) and named.assistant is not None:
