@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +68,7 @@ class Generation:
         keep_entropies: bool = False,
         debug: bool = False,
     ) -> None:
+        this = weakref.proxy(self)  # in a cycle it would hold the model until the collector comes
         self.request, self.request_id, self.kernel = request, request_id, kernel
         self._clock, self._account, self._keep_entropies = clock, account, keep_entropies
         self._target, self._strategy, self._debug, self._table = target, strategy, debug, table
@@ -92,7 +94,7 @@ class Generation:
             stop_ids=request.stop_ids,
             stop_strings=request.stop_strings,
             decoder=TextDecoder(table) if table is not None else None,
-            criterion=self._criterion if request.criterion is not None else None,
+            criterion=(lambda token: this._criterion(token)) if request.criterion is not None else None,
         )
         if request.budget == 0:
             self.stopper.end("length")
@@ -114,7 +116,7 @@ class Generation:
             message = "no speculation: a logits processor is neither declared pure (specframe.pure) nor can be restored"
             self._events.append(Event(0, "", message, "no-speculation"))
         self._stateful: list[Any] = [processor for processor in request.policy.processors if not is_pure(processor)]
-        self._draft_context = DraftContext(self._prefix, self._pipeline, lambda: self.rule, facts.device)
+        self._draft_context = DraftContext(self._prefix, self._pipeline, lambda: this.rule, facts.device)
         expected = len(request.prompt_ids) + min(request.budget, _MOST_RESERVED) + self._max_room + 1
         self._session = target.open(request_id, max_tokens=expected, kernel=kernel)
         self.held: Mapping[str, Any] = {}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
-from models import PROMPT, engine_on, random_table, shared_model
+from models import PROMPT, engine_on, random_table, shared_model, tiny_model
 from transformers import LogitsProcessor
 
 from specframe import Engine, TargetError, TransformersTarget, pure
@@ -516,3 +519,18 @@ def test_draws_map_columns_and_refuse_bad_rows():
         assert rule in errors[0]
         assert [event.message for event in result.events] == ["switched off: propose raised ProposalError"]
         assert result.stats.num_proposed == 0
+
+
+def test_an_engine_that_is_dropped_frees_its_model_at_once():
+    """Prevents gigabytes that stay until the collector comes, and another model that finds no place beside them."""
+    target = TransformersTarget(tiny_model())
+    dropped = weakref.ref(target)
+    gc.collect()
+    gc.disable()
+    try:
+        for arguments in ({}, SAMPLED, {"criterion": lambda ids: False}):
+            engine_on(target, LogitsDrafter(lambda ids: [0.0] * 64)).generate(PROMPT, max_new_tokens=6, **arguments)
+        del target
+        assert dropped() is None
+    finally:
+        gc.enable()
