@@ -286,12 +286,13 @@ def probe_cache(target: TransformersTarget) -> Iterator[ProbeCache]:
 
 def circumstances(target: TransformersTarget) -> tuple[Any, ...]:
     """Return what a verdict depends on and may change while a model is in use; cheap."""
-    model = target.model
+    model, kind = target.model, target.model.device.type
     return (
         torch.get_num_threads(),
         torch.get_float32_matmul_precision(),
         torch.backends.mkldnn.enabled,
         torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled(kind) and str(torch.get_autocast_dtype(kind)),
         model.config.get_text_config()._attn_implementation,
         *map(str, (model.dtype, model.device)),
         target.is_prepacked,

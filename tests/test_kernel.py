@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import specframe.kernel
 from specframe import Engine, InvalidStrategy, Strategy, TransformersTarget, UnsupportedModel
 from specframe.errors import CacheError, TargetError
-from specframe.kernel import choose_width, rows_are_independent
+from specframe.kernel import choose_width, circumstances, rows_are_independent
 from specframe.settings import kept_settings
 from specframe.strategy import Length
 from specframe.target import SINGLE, Kernel, Ticket
@@ -500,3 +500,12 @@ def test_a_table_is_certified_by_its_nature():
     engine = Engine(target, {"a": Adversary(lambda ids, index: 3)}, strategy=Strategy(kernel="block"))
     result = engine.generate([1, 2], max_new_tokens=30)
     assert (result.exactness, result.kernel, result.token_ids) == ("bitwise", "block:8", plain.token_ids)
+
+
+def test_autocast_is_measured_for_like_another_machine():
+    """Prevents a verdict on the model's own dtype from standing for the one that its products are computed in."""
+    target = TransformersTarget(long_model("llama", torch.float32))
+    before = circumstances(target)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert circumstances(target) != before
+    assert circumstances(target) == before
