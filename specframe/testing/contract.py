@@ -172,27 +172,35 @@ def is_aligned(subject: Subject) -> Finding:
 
 
 def fails_harmlessly(subject: Subject) -> Finding:
-    """Whether text stays that of plain decoding when the drafter fails, and whether it is back in the next request."""
+    """Whether text stays that of plain decoding when the drafter fails, and whether it is back in the next requests."""
     num_failures = 0
     for method, at_call in itertools.product(("open", "propose", "commit", "close"), (0, 2)):
         where = {"method": method, "at_call": at_call}
+        told = f"{method} failed at call {at_call}"
         for arguments in ({}, {"temperature": 0.9, "seed": 4}):
             target = _table()
             watched = _watched(subject, target)
             made = {name: _failing_at(method, at_call, drafter) for name, drafter in watched.items()}
-            for prompt in (*PROMPTS, PROMPTS[0]):
+            for prompt in PROMPTS * 2:  # of four requests none fails behind the third
+                for drafter in watched.values():
+                    drafter.proposals.clear()
                 request = _request(target, arguments, 16, prompt)
                 expected = run(target, {}, subject.rounds(), request)
                 beside = {"another": _half_right(expected.token_ids, len(prompt))}
                 found = run(target, {**made, **beside}, subject.rounds(), request, generation=subject.generation)
                 if found.output != expected.output:
-                    return failed(f"the text changed where {method} failed at call {at_call}", **where)
+                    return failed(f"the text changed where {told}", **where)
                 if any(event.drafter not in made for event in found.events):
-                    return failed(f"another drafter was switched off where {method} failed", **where)
+                    return failed(f"another drafter was switched off where {told}", **where)
                 num_failures += len(found.events)
             if failures := _failures(watched):
-                told = f"where {method} was made to fail at call {at_call} it failed by itself as well: {failures[0]}"
-                return failed(told, **where)
+                return failed(f"where {told} on purpose it failed by itself as well: {failures[0]}", **where)
+            silent = [name for name, drafter in watched.items() if not drafter.num_offered]
+            if silent and is_deterministic(subject):
+                fresh = _watched(subject, target)  # which may have as little to say
+                run(target, {**fresh, **beside}, subject.rounds(), request, generation=subject.generation)
+                if lost := [name for name in silent if fresh[name].num_offered]:
+                    return failed(f"{lost[0]} proposes nothing more after a request where {told}", **where)
     return passed(
         "text and other drafters are untouched by its failures, and it is back afterwards", num_failures=num_failures
     )

@@ -134,6 +134,11 @@ class Watched:
         self.proposals: list[Proposed] = []
         self.failures: list[str] = []
 
+    @property
+    def num_offered(self) -> int:
+        """How many tokens it proposed."""
+        return sum(len(proposed.ids) for proposed in self.proposals)
+
     def open(self, request: DraftRequest) -> WatchedSession:
         with self._noting("open"):
             return WatchedSession(self, self.inner.open(request))

@@ -126,6 +126,23 @@ class Spoilt(Session):
         self.drafter.learned = 0
 
 
+class Sulks(Session):
+    """Stays silent for good once a round that it proposed in was not committed."""
+
+    def __init__(self, drafter, request):
+        super().__init__(drafter, request)
+        self.is_off = bool(drafter.learned)
+
+    def propose(self, round):
+        if not self.is_off:
+            self.drafter.learned = 1
+            round.offer(0)
+
+    def commit(self, commit):
+        if not self.is_off:
+            self.drafter.learned = 0
+
+
 class EndsInRoundThree(Session):
     error: Exception
     num_rounds = 0
@@ -179,10 +196,11 @@ def test_right_drafters_pass(make):
         (
             contract.fails_harmlessly,
             Spoilt,
-            "where propose was made to fail at call 0 it failed by itself as well: it: open",
+            "where propose failed at call 0 on purpose it failed by itself as well: it: open",
         ),
+        (contract.fails_harmlessly, Sulks, "it proposes nothing more after a request where propose failed at call 0"),
     ],
-    ids=["ids", "nothing", "room", "reset", "requests", "third round", "after a failure"],
+    ids=["ids", "nothing", "room", "reset", "requests", "third round", "after a failure", "silent after a failure"],
 )
 def test_broken_drafters_are_caught(check, session, told):
     """Each by name, with what it did."""
