@@ -33,9 +33,7 @@ def speed() -> str | None:
     over_plain: dict[str, Any] = json.loads(_RESULT.read_text(encoding="utf-8"))["over_library_plain"]
     height = _TOP + len(_KINDS) * (len(_ARMS) * _BAR + _GAP)
     scale = _WIDTH / max(1.0, *(over_plain[arm][kind]["total_over_total"] for arm in _ARMS for kind in _KINDS))
-    lines = [
-        _text(_LEFT, 20, "ink", "time over transformers' plain decoding, float32; lower is better")
-    ]
+    lines = [_text(_LEFT, 20, "ink", "time over transformers' plain decoding, float32; lower is better")]
     for index, (kind, label) in enumerate(_KINDS.items()):
         top = _TOP + index * (len(_ARMS) * _BAR + _GAP)
         lines.append(_text(_LEFT - 8, top + _BAR + 5, "ink", label, anchor="end"))

@@ -41,7 +41,7 @@ def load(
     ``model``: ``demo`` (SmolLM2-135M-Instruct), a folder, a hub id, or a ``.gguf`` file; ``strategy`` as for ``Engine``;
     ``dtype``: a torch dtype or its name, by default the model's own; ``device``: as torch takes it; ``kernel``: overrides
     the strategy's; ``prepack``: whether linear layers run on copies of their weights in oneDNN's order, which takes their
-    memory again and makes a forward on a CPU shorter, None where it pays (at most a quarter of the machine's memory);
+    memory again and makes forwards on an x86 CPU faster, None where that takes at most a quarter of the machine's memory;
     ``trust_remote_code``: whether code that comes with the model may run. Strategy, model type, what the drafters need and
     what the strategy pins are checked before weights load. Raises ``LoadError`` for damaged files, and
     ``IncompatibleManifest`` where the pair does not fit or the run is not the pinned one.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -22,7 +23,9 @@ from specframe.errors import InvalidRequest
 
 _NUM_ROWS = 8  # that the order is made for; it serves any number
 _LEAST_ELEMENTS = 2**14  # of a weight: a call of oneDNN takes ten microseconds, whatever it computes
-_MOST_OF_MEMORY = 0.25  # of the machine's, that packed weights take without being asked for
+_SAMPLED = 8  # every eighth value on the diagonal of a weight is looked at, two microseconds of a request
+_MOST_OF_MEMORY = 0.25  # of what there is, that packed weights take without being asked for
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -32,14 +35,26 @@ class _Packed:
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._source, self._version = weight.detach(), weight._version
+        self._key = _key(weight)
+        self._sample = self._source.diagonal()[::_SAMPLED]
+        self._seen = self._sample.clone()
         self.tensor: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(self._source, _NUM_ROWS)
 
     def is_of(self, weight: torch.Tensor) -> bool:
-        """Whether a weight is the one that was packed, as torch counts the writes into it."""
-        return weight._version == self._version and weight.data_ptr() == self._source.data_ptr()
+        """Whether a weight is the one that was packed: as torch counts the writes into it, and as a sample tells.
+
+        Torch does not count those through ``.data``, by which adapters are merged, for one.
+        """
+        return (
+            type(weight) is torch.nn.Parameter
+            and not weight.is_inference()  # for which torch counts nothing
+            and _key(weight) == self._key
+            and weight._version == self._version
+            and torch.equal(self._sample, self._seen)
+        )
 
 
-_Key = tuple[int, torch.Size, torch.dtype]
+_Key = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 _known: WeakValueDictionary[_Key, _Packed] = WeakValueDictionary()
 """By where a weight lies: models that share one, as a target and the draft of its first layers, share what is packed."""
 
@@ -56,11 +71,11 @@ class _Used(NamedTuple):
 class Prepacked:
     """Lets a model's linear layers use prepacked weights inside a ``with`` block; their own ``forward`` is back behind it.
 
-    ``packs``: whether weights are packed here; without it only those are used that another model has packed. Models that
+    ``packs``: True to pack weights here, None to use those that another model has packed, False for neither. Models that
     share layers must take turns in the block, which the locks of ``AttentionSwap`` see to.
     """
 
-    def __init__(self, model: torch.nn.Module, *, packs: bool) -> None:
+    def __init__(self, model: torch.nn.Module, *, packs: bool | None) -> None:
         self._model, self._packs = model, packs
         self._used: list[_Used] = []
         self._slots: list[tuple[dict[str, Any], Product]] = []
@@ -76,14 +91,15 @@ class Prepacked:
 
     def refresh(self) -> None:
         """Pack again what its owner has written or replaced since; cheap where nothing was."""
-        if all(_is_current(used) for used in self._used):
+        if all(map(_is_current, self._used)):
             return
         for used in self._used:
             _take_back(used)
         self._find()
 
     def _find(self) -> None:
-        found = [(layer, _packed(layer.weight, make=self._packs)) for layer in _layers(self._model)]
+        layers = _layers(self._model) if self._packs is not False else ()
+        found = [(layer, _packed(layer.weight, make=bool(self._packs))) for layer in layers]
         self._used = [
             _Used(layer, _product(packed.tensor, layer.bias), packed, layer.bias)
             for layer, packed in found
@@ -93,7 +109,9 @@ class Prepacked:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        slots = self._slots if torch.backends.mkldnn.enabled else []
+        # Torch's own products know what it lets anyone set, oneDNN's switch and autocast; packed ones would not ask.
+        is_off = not torch.backends.mkldnn.enabled or torch.is_autocast_enabled("cpu")
+        slots = [] if is_off else self._slots
         try:
             for own, product in slots:
                 own.setdefault("forward", product)  # a layer whose forward somebody else has replaced keeps it
@@ -115,17 +133,26 @@ def is_possible() -> bool:
 
 
 def is_wanted(model: torch.nn.Module, wanted: bool | None) -> bool:
-    """Return whether a model that was loaded is to be packed: as ``wanted``, or if None where it pays.
+    """Return whether a model that was loaded is to be packed: as ``wanted``, or if None where that is possible and cheap.
 
-    It pays where it is possible and takes at most a quarter of the machine's memory. Raises ``InvalidRequest`` where it is
-    wanted and nothing can be packed.
+    Cheap is at most a quarter of the memory of the machine, or of the container that this is. Raises ``InvalidRequest``
+    where it is wanted and nothing can be packed.
     """
     layers = list(_layers(model)) if wanted is not False else []
     if wanted and not layers:
         rule = "can be asked for on an x86 CPU, where torch has oneDNN, for linear layers in float32 or bfloat16"
         raise InvalidRequest("prepack", rule, True, "leave it out")
     total = sum(layer.weight.nbytes for layer in layers)
-    return bool(layers) and (bool(wanted) or total <= _MOST_OF_MEMORY * psutil.virtual_memory().total)
+    return bool(layers) and (bool(wanted) or total <= _MOST_OF_MEMORY * _memory())
+
+
+def _memory() -> int:
+    """Return the bytes of memory that this process may use."""
+    sizes: list[int] = [psutil.virtual_memory().total]
+    for limit in _LIMITS:
+        with suppress(OSError, ValueError):  # there is none, or its file says "max"
+            sizes.append(int(limit.read_text()))
+    return min(sizes)
 
 
 def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Linear]:
@@ -134,10 +161,12 @@ def _layers(model: torch.nn.Module) -> Iterator[torch.nn.Linear]:
         return
     dtypes = {torch.float32} | ({torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else set())
     for module in model.modules():
-        if type(module) is torch.nn.Linear and module.weight.numel() >= _LEAST_ELEMENTS:
-            weight = module.weight
-            if weight.device.type == "cpu" and weight.dtype in dtypes and not weight.is_inference():
-                yield module
+        # A weight of another kind is a quantised one that says it is not; one that is no parameter was made by a hook.
+        if type(module) is not torch.nn.Linear or type(weight := module.weight) is not torch.nn.Parameter:
+            continue
+        is_large = weight.numel() >= _LEAST_ELEMENTS
+        if is_large and weight.device.type == "cpu" and weight.dtype in dtypes and not weight.is_inference():
+            yield module
 
 
 def _take_back(used: _Used) -> None:
@@ -146,9 +175,12 @@ def _take_back(used: _Used) -> None:
         del used.layer.forward
 
 
+def _key(weight: torch.Tensor) -> _Key:
+    return weight.data_ptr(), weight.shape, weight.stride(), weight.dtype
+
+
 def _packed(weight: torch.Tensor, *, make: bool) -> _Packed | None:
-    key = (weight.data_ptr(), weight.shape, weight.dtype)
-    known = _known.get(key)
+    known = _known.get(key := _key(weight))
     if known is None or not known.is_of(weight):
         if not make:
             return None

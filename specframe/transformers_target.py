@@ -36,13 +36,13 @@ class TransformersTarget:
     """A transformers model as a target.
 
     ``tokenizer`` is needed for text prompts, text output and stop strings. ``prefill_chunk``: how many prompt ids one
-    forward takes; ``prepack``: whether linear layers run on packed copies of their weights (``prepack.py``); those that another
-    target has packed are used in any case. Raises ``UnsupportedModel`` for a model that cannot be decoded exactly, naming
-    the property.
+    forward takes; ``prepack``: whether linear layers run on packed copies of their weights (``prepack.py``), None for on those
+    that another target has packed, as suits a draft of its layers. Raises ``UnsupportedModel`` for a model that cannot be
+    decoded exactly, naming the property.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any = None, *, prefill_chunk: int = 1024, prepack: bool = False
+        self, model: PreTrainedModel, tokenizer: Any = None, *, prefill_chunk: int = 1024, prepack: bool | None = False
     ) -> None:
         self.model, self.tokenizer, self.prefill_chunk = model, tokenizer, prefill_chunk
         _check_supported(model)
@@ -147,10 +147,11 @@ class TransformersTarget:
             )
 
     def reset(self) -> None:
-        """Forget the cached prefix and free its memory; a session that is still open is ended."""
+        """Forget the cached prefix and free its memory, and pack written weights again; an open session is ended."""
         self.cache.abandon()
         self.cache.release()
         self._prompt_row = None
+        self._prepacked.refresh()
 
     def forward(self, ids: Sequence[int], *, num_rows: int) -> torch.Tensor:
         """Run the model on ids after the cache and return the logits of the last ``num_rows``, ``[num_rows, vocab]``."""

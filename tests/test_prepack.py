@@ -6,8 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from models import PROMPT, engine_on, tiny_model
+from drafts import let_borrow, using
+from models import PROMPT, engine_on, save_model, tiny_model
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.prune import random_unstructured
 
+import specframe
 from specframe import InvalidRequest, TransformersTarget, load_target, prepack
 from specframe.attention import AttentionSwap
 from specframe.memory import holders, num_bytes, tensors_of
@@ -87,7 +91,7 @@ def test_a_model_that_is_lent_is_not_packed_unless_asked():
 def test_models_that_share_weights_share_what_is_packed():
     lent = model()
     target = TransformersTarget(lent, prepack=True)
-    draft = TransformersTarget(first_layers(lent, 1))
+    draft = TransformersTarget(first_layers(lent, 1), prepack=None)
     packed = {id(tensor) for tensor in target.tensors()["prepacked"]}
     assert {id(tensor) for tensor in draft.tensors()["prepacked"]} < packed
     assert len(draft.tensors()["prepacked"]) == 6  # a layer and the head
@@ -101,7 +105,7 @@ def test_what_is_packed_goes_with_the_last_who_uses_it():
     assert len(prepack._known) == before
 
 
-@pytest.mark.parametrize("how", ["in place", "another parameter", "another bias", "another layer"])
+@pytest.mark.parametrize("how", ["in place", "through .data", "another parameter", "another bias", "another layer"])
 def test_what_the_owner_writes_between_requests_counts(how):
     lent = model(attention_bias=True)
     engine = engine_on(TransformersTarget(lent, prepack=True))
@@ -110,6 +114,8 @@ def test_what_the_owner_writes_between_requests_counts(how):
     with torch.no_grad():
         if how == "in place":
             layer.weight.mul_(-3)
+        elif how == "through .data":  # as adapters are merged: torch counts nothing
+            layer.weight.data *= -3
         elif how == "another parameter":
             layer.weight = torch.nn.Parameter(-3 * layer.weight)
         elif how == "another layer":
@@ -192,6 +198,12 @@ def test_a_model_that_specframe_loads_is_packed_where_it_pays(tmp_path, monkeypa
     monkeypatch.setattr(prepack.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**20))
     assert not load_target(tmp_path).is_prepacked
     assert load_target(tmp_path, prepack=True).is_prepacked
+    monkeypatch.setattr(prepack.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**40))
+    (tmp_path / "memory.max").write_text("1048576\n")  # a container in a machine that has more
+    monkeypatch.setattr(prepack, "_LIMITS", (tmp_path / "nowhere", tmp_path / "memory.max"))
+    assert not load_target(tmp_path).is_prepacked
+    (tmp_path / "memory.max").write_text("max\n")
+    assert load_target(tmp_path).is_prepacked
     monkeypatch.setattr(prepack.platform, "machine", lambda: "arm64")
     assert not load_target(tmp_path).is_prepacked
 
@@ -207,7 +219,7 @@ def test_a_borrowed_head_uses_what_the_target_packed():
     target = TransformersTarget(lent, prepack=True)
     head = torch.nn.Linear(128, 256, bias=False)
     head.weight = torch.nn.Parameter(ModelViews(lent, frozenset({"head"})).head, requires_grad=False)
-    (packed,) = Prepacked(head, packs=False).tensors
+    (packed,) = Prepacked(head, packs=None).tensors
     assert any(packed is tensor for tensor in target.tensors()["prepacked"])
 
 
@@ -215,3 +227,109 @@ def test_models_that_share_layers_share_a_lock():
     lent = model()
     target, draft = AttentionSwap(lent), AttentionSwap(first_layers(lent, 1))
     assert set(map(id, target._locks)) & set(map(id, draft._locks))
+
+
+def test_a_target_that_is_not_to_be_packed_is_not_by_its_draft(tmp_path):
+    """Prevents a target whose arithmetic, and so whose text at a near-tie, depends on the strategy: drafts borrow its head."""
+    sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
+    target = save_model(tmp_path / "target", **sizes)
+    draft = save_model(tmp_path / "draft", num_hidden_layers=1, **sizes)
+    let_borrow(draft)
+    engine = specframe.load(target, strategy=using(draft), prepack=False)
+    engine.generate("hello", max_new_tokens=4)
+    runner = engine.drafters["draft_model"].network.runner
+    assert runner.model.lm_head.weight.data_ptr() == engine.target.model.lm_head.weight.data_ptr()
+    assert runner.is_prepacked
+    assert not engine.target.is_prepacked
+    assert not TransformersTarget(engine.target.model).is_prepacked
+
+
+def test_of_two_weights_in_one_place_each_is_packed():
+    """Prevents a layer from running on the transpose of its weight: a square one has its place, its shape and its dtype."""
+    one, other = torch.nn.Linear(128, 128), torch.nn.Linear(128, 128)
+    other.weight = torch.nn.Parameter(one.weight.detach().T)
+    layers, input = torch.nn.Sequential(one, other), torch.randn(3, 128)
+    packed = Prepacked(layers, packs=True)
+    assert len(packed.tensors) == 2
+    with torch.inference_mode():
+        wanted = layers(input)
+        with packed():
+            torch.testing.assert_close(layers(input), wanted, rtol=0, atol=1e-5)
+
+
+def test_a_weight_that_was_cut_in_its_place_is_packed_again():
+    layer, input = torch.nn.Linear(256, 128), torch.randn(3, 256)
+    packed = Prepacked(layer, packs=True)
+    for parameter in (layer.weight, layer.bias):
+        parameter.data = parameter.data[:64]
+    packed.refresh()
+    with torch.inference_mode(), packed():
+        torch.testing.assert_close(layer(input), torch.nn.functional.linear(input, layer.weight, layer.bias))
+
+
+def in_inference_mode(layer):
+    with torch.inference_mode():
+        layer.weight = torch.nn.Parameter(torch.randn(128, 128))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        in_inference_mode,
+        torch.nn.Module.double,
+        lambda layer: random_unstructured(layer, "weight", 0.5),
+        weight_norm,
+    ],
+    ids=["inference mode", "another dtype", "made by a hook", "parametrised"],
+)
+def test_a_layer_that_can_be_packed_no_longer_is_its_own_again(change):
+    layer = torch.nn.Linear(128, 128)
+    packed = Prepacked(layer, packs=True)
+    assert packed.tensors
+    change(layer)
+    packed.refresh()
+    assert not packed.tensors
+    input = torch.randn(3, 128, dtype=layer.weight.dtype)
+    with torch.inference_mode(), packed():
+        assert torch.equal(layer(input), torch.nn.functional.linear(input, layer.weight, layer.bias))
+
+
+class Quantised(torch.Tensor):
+    """A weight as libraries of quantisation make them: it says that it is float32, and has no storage."""
+
+    @staticmethod
+    def __new__(cls, size):
+        return torch.Tensor._make_wrapper_subclass(cls, size, dtype=torch.float32)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.detach.default:
+            return args[0]
+        raise NotImplementedError(function)
+
+
+@pytest.mark.parametrize("packs", [True, None])
+def test_a_weight_of_another_kind_of_tensor_is_left_alone(packs):
+    layer = torch.nn.Linear(128, 128)
+    layer.weight = torch.nn.Parameter(Quantised((128, 128)), requires_grad=False)
+    assert not Prepacked(layer, packs=packs).tensors
+
+
+def test_under_autocast_it_is_not_used():
+    """Prevents products that know nothing of autocast from computing in another dtype, or failing for want of one."""
+    lent = model()
+    packed, plain = TransformersTarget(lent, prepack=True), TransformersTarget(lent)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(rows(packed), rows(plain))
+
+
+def test_a_draft_of_its_layers_follows_a_target_that_was_written_to():
+    """Prevents a draft from proposing what the old weights say, and the old copies from staying for it."""
+    lent = model()
+    target, draft = TransformersTarget(lent, prepack=True), TransformersTarget(first_layers(lent, 1), prepack=None)
+    with torch.no_grad():
+        lent.lm_head.weight.mul_(2)
+    target.reset(), draft.reset()  # as ``Engine.reset`` does
+    packed = {id(tensor) for tensor in target.tensors()["prepacked"]}
+    assert len(draft.tensors()["prepacked"]) == 6
+    assert {id(tensor) for tensor in draft.tensors()["prepacked"]} < packed

@@ -28,7 +28,7 @@ def load_network(options: DraftModelOptions, facts: TargetFacts) -> Network:
             raise InvalidStrategy(
                 "the draft is the target's layers, and this target lends none; use a model of its own"
             )
-        return Network(TransformersTarget(facts.views.first_layers(options.layers)))
+        return Network(TransformersTarget(facts.views.first_layers(options.layers), prepack=None))
     assert options.model is not None
     device = options.device or facts.device
     runner, target_ids = specframe.load_draft(options.model, views=facts.views, dtype=options.dtype, device=device)

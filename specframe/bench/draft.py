@@ -229,7 +229,7 @@ def forwards_share(
     And the drafter's own milliseconds a token outside its forwards. All are totals over the prompts.
     """
     shipped: Any = engine_arm(target, 2).engine.drafters["draft_model"]
-    made = type(shipped)(type(shipped.network)(TransformersTarget(draft)), shipped.options)
+    made = type(shipped)(type(shipped.network)(TransformersTarget(draft, prepack=None)), shipped.options)
     engine = Engine(target, {"draft": made}, strategy=Strategy(length=Length(max_tokens=2)))
     library = assisted(target, draft, 2, 0.0)
     ours, theirs = Share(), Share()

@@ -123,7 +123,7 @@ def train_draft(
     with writing_to(output):
         taught = take_up(course, lesson, code)
     _tell_of_changes("training", taught, say)
-    target = load_target(model, dtype="float32")
+    target = load_target(model, dtype="float32", prepack=False)  # its weights are read, it never runs
     if start is None:
         target_ids = choose_ids(shards, settings.columns, target.facts.vocab_size, target.facts.stop_ids)
         draft = build_draft(target.model, settings.layers, target_ids)
