@@ -136,10 +136,10 @@ class RowsShifted(Generation):
 class EndPassedOver(Generation):
     """Goes on behind a stop id that was proposed and accepted."""
 
-    def _verify(self, verification, proposal, certain):
+    def _verify(self, row_at, proposal):
         stop_ids, self.stopper.stop_ids = self.stopper.stop_ids, frozenset()
         try:
-            return super()._verify(verification, proposal, certain)
+            return super()._verify(row_at, proposal)
         finally:
             self.stopper.stop_ids = stop_ids
 
