@@ -367,10 +367,14 @@ def test_the_head_says_what_it_comes_to(made):
     assert made.text.index(told.headline) < made.text.index("Verdicts")
     for sentence in told.sentences:
         assert sentence in made.text
+    again = study.speed(AGAIN).end_to_end.median
+    assert again == pytest.approx(
+        1, abs=0.01
+    )  # it has noise, and what it comes to changes with every length that is chosen
     assert "The machine was not quiet" not in made.text
     for fact in (
         made.plan.digest,
-        "quiet: plain again 1.00",
+        f"quiet: plain again {again:.3f} times as fast as plain, which it is once more",
         f"{LOOKUP}: matched 16/16",
         "valid: run as planned",
         "greedy",
