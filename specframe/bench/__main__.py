@@ -65,8 +65,8 @@ def complaints(results: dict[str, Any]) -> list[str]:
     control = results["control_a_a"]["total_over_total"]
     if abs(control - 1) > QUIET:
         found.append(f"the A/A control is {control}, more than {QUIET:.0%} from 1: the machine was not quiet")
-    for name, by_kind in results["over_library_plain"].items():
-        num_same, _, num_all = by_kind["all"]["matched"].partition("/")
+    for name, matched in results["matched_plain_of_its_products"].items():
+        num_same, _, num_all = matched.partition("/")
         if num_same != num_all:
             found.append(f"arm '{name}' gave other tokens than plain decoding: matched {num_same}/{num_all}")
     return found
@@ -119,6 +119,11 @@ def run(
         "chosen_on_tuning_prompts": {"library lookup, best": best_library, "lookup, best": best_own, "scores": scores},
         "control_a_a": test.compare("library plain again", "library plain"),
         "over_library_plain": {name: _by_kind(test, name, "library plain") for name in arms if name != "library plain"},
+        # Between torch's products, which transformers runs on, and packed ones a text may part at a near-tie.
+        "matched_plain_of_its_products": {
+            name: test.compare(name, "library plain" if name.startswith("library") else "plain")["matched"]
+            for name in arms
+        },
         "plain_over_library_plain": test.compare("plain", "library plain"),
         "plain_over_bare_loop": test.compare("plain", "bare loop"),
         "lookup_over_library_lookup_equal_settings": _by_kind(
