@@ -71,20 +71,18 @@ def test_no_moment_is_a_bad_one_to_be_killed(model, tmp_path, monkeypatch, capfd
     assert compare("run", plan, "-o", whole) == 0
     request_s = read_results(whole).requests[0].end_to_end_s
 
-    draw, stops = random.Random(), []
-    while len(stops) < NUM_KILLS:
+    draw, num_landed = random.Random(), 0
+    while num_landed < NUM_KILLS:
         before = results.read_bytes() if results.exists() else b""
         was_running = killed(started(plan, results), results, len(before), draw.uniform(0, 8) * request_s)
         after = results.read_bytes()
         assert after.startswith(before[: before.rfind(b"\n") + 1])  # what is finished is never written again
         found = [record.key for record in read_results(results).requests] if b"\n" in after else []
         assert found == turns[: len(found)]
-        if was_running:
-            stops.append(len(found))
-        else:  # a busy machine let it come to its end
+        if not was_running:  # a busy machine let it come to its end
             assert found == turns
             results.unlink()
-    assert sum(0 < stop < len(turns) for stop in stops) > NUM_KILLS // 2, stops
+        num_landed += was_running and 0 < len(found) < len(turns)
 
     capfd.readouterr()
     assert compare("run", plan, "-o", results, "--json") == 0
