@@ -65,7 +65,7 @@ class Adaptive:
     of a round never decide its own length.
     """
 
-    name = "adaptive/2"
+    name = "adaptive/3"
 
     def __init__(self, *, is_flat: bool, row_costs: Sequence[float] = ()) -> None:
         self._is_flat = is_flat

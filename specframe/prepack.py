@@ -23,7 +23,7 @@ from specframe.errors import InvalidRequest
 
 _NUM_ROWS = 8  # that the order is made for; it serves any number
 _LEAST_ELEMENTS = 2**14  # of a weight: a call of oneDNN takes ten microseconds, whatever it computes
-_SAMPLED = 8  # every eighth value on the diagonal of a weight is looked at, two microseconds of a request
+_SAMPLED = 8  # in every request each eighth value on a weight's diagonal is looked at: two microseconds a weight
 _MOST_OF_MEMORY = 0.25  # of what there is, that packed weights take without being asked for
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))  # of a container
 
@@ -105,7 +105,7 @@ class Prepacked:
             for layer, packed in found
             if packed is not None
         ]
-        self._slots = [(vars(used.layer), used.product) for used in self._used]
+        self._slots = [(vars(used.layer), used.product) for used in self._used]  # what every forward needs, at hand
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

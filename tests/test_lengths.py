@@ -324,7 +324,7 @@ def test_nothing_is_kept_for_the_next_request():
     engine = machine.engine(ScriptedDrafter(machine, scene.chance, token_s=scene.token_s), length=ADAPTIVE)
     first, second = (engine.generate([0], max_new_tokens=80) for _ in range(2))
     assert limits(first) == limits(second)
-    assert first.length_policy == "adaptive/2"
+    assert first.length_policy == "adaptive/3"
 
 
 def test_the_first_decisions():
