@@ -25,10 +25,13 @@ _logger = logging.getLogger("specframe")
 
 
 class Terms(NamedTuple):
-    """What a drafter is lent rounds on: the seconds that a proposal may take, or None, and whether it may draw."""
+    """What a drafter is lent rounds on: the seconds that a proposal may take, or None, whether it may draw, and whether it
+    says that its tokens cost next to nothing.
+    """
 
     budget_s: float | None = None
     may_draw: bool = True
+    is_cheap: bool = False
 
 
 _NO_TERMS = Terms()

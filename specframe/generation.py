@@ -104,6 +104,7 @@ class Generation:
             strategy.length.policy,
             is_flat=kernel.width is not None,
             row_costs=target.row_costs if drafters else tuple,  # without any no length is asked for
+            cheap=frozenset(name for name, term in terms.items() if term.is_cheap),
         )
         self.length_policy = self._lengths.name
         self._max_room = strategy.length.max_tokens

@@ -57,7 +57,8 @@ class Adaptive:
 
     ``row_costs``: what a forward over 1, 2, ... rows costs over one of a single row, where that is known; else the first round
     is plain, to know a price to compare with. Under a block kernel (``is_flat``) a forward costs the same for any number of
-    rows, whatever they cost as they come. Whatever n is best, a longer one (or the cheapest, where none is best) is tried
+    rows, whatever they cost as they come. ``cheap``: the drafters that say that their tokens cost next to nothing; where it is
+    known what rows cost they are believed until a first proposal tells. Whatever n is best, a longer one (or the cheapest, where none is best) is tried
     when what it is expected to lose is at most 1 % of the time since the last trial: a drafter that is off, or held short,
     can come back.
 
@@ -65,10 +66,11 @@ class Adaptive:
     of a round never decide its own length.
     """
 
-    name = "adaptive/3"
+    name = "adaptive/4"
 
-    def __init__(self, *, is_flat: bool, row_costs: Sequence[float] = ()) -> None:
+    def __init__(self, *, is_flat: bool, row_costs: Sequence[float] = (), cheap: frozenset[str] = frozenset()) -> None:
         self._is_flat = is_flat
+        self._cheap = cheap if row_costs else frozenset()  # a long forward's price is a risk of its own
         self._verify = CostCurve(_PRIOR_SLOPE, (1.0, 1.0) if is_flat else row_costs)
         self._known: dict[str, _Known] = {}
         self._num_plain, self._num_emitted = 1.0, 1.0  # plain rounds that recent time would pay for, and what it gave
@@ -83,8 +85,11 @@ class Adaptive:
         known.num_planned = best
         if values[best] - values[trial] <= _TRIAL_SHARE * known.since_trial_s:
             best = trial
-        is_cheap = known.token_s is not None and room * known.token_s <= _CHEAP * self._verify_s(0)[0]
-        if is_cheap or (self._is_flat and known.token_s is None):
+        if known.token_s is None:
+            is_cheap = self._is_flat or drafter in self._cheap
+        else:
+            is_cheap = room * known.token_s <= _CHEAP * self._verify_s(0)[0]
+        if is_cheap:
             return best
         return min(best, max(_MOST_GROWTH * known.costs.largest, _FIRST))
 
@@ -152,8 +157,14 @@ class _Known:
         self.since_trial_s = 0.0
 
 
-def make_policy(name: str, *, is_flat: bool, row_costs: Callable[[], Sequence[float]] = tuple) -> LengthPolicy:
+def make_policy(
+    name: str,
+    *,
+    is_flat: bool,
+    row_costs: Callable[[], Sequence[float]] = tuple,
+    cheap: frozenset[str] = frozenset(),
+) -> LengthPolicy:
     """Return a new policy for one request, by its name in a strategy. ``row_costs`` is called if they are needed."""
     if name != "adaptive":
         return Fixed()
-    return Adaptive(is_flat=is_flat, row_costs=() if is_flat else row_costs())
+    return Adaptive(is_flat=is_flat, row_costs=() if is_flat else row_costs(), cheap=cheap)

@@ -69,7 +69,8 @@ class Needs:
     the option that names the drafter's own model, whose manifest is then compared with the target's; None there stands for no
     model of its own. ``features``: the hidden states that it reads. ``views``: what it may read of the target's weights,
     ``embeddings``, ``head`` or ``layers``; see ``Views``. ``grammar``: it proposes from the request's grammar, so that without
-    it there is nothing to propose.
+    it there is nothing to propose. ``cheap``: it needs next to no time, as what runs no model, so that adaptive lengths let a
+    request's first proposal be long; from then on what it took is what counts.
     """
 
     tokenizer: Literal["none", "same", "reduced", "bytes"] = attrs.field(
@@ -82,6 +83,7 @@ class Needs:
         default=frozenset(), validator=attrs.validators.deep_iterable(attrs.validators.in_(VIEWS))
     )
     grammar: bool = False
+    cheap: bool = False
 
 
 class Views(Protocol):

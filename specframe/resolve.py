@@ -27,10 +27,12 @@ from specframe.manifest.identity import Manifest
 from specframe.manifest.report import Strings, check
 from specframe.manifest.source import Source, open_source
 from specframe.plugins import DrafterEntry, Plugins, load
-from specframe.proposal import Drafter
+from specframe.proposal import Drafter, Needs
 from specframe.remote import check_worker, start_worker
 from specframe.strategy import DrafterUse, Strategy, shipped, structure
 from specframe.target import Target
+
+_GIVEN = Needs(draws=True)  # what a drafter is taken for that was given as an object, and declares nothing
 
 
 def resolve_with_plugins(strategy: str | Path | Strategy, plugins: Plugins | None = None) -> tuple[Strategy, Plugins]:
@@ -244,10 +246,15 @@ def structured_options(use: DrafterUse, plugins: Plugins) -> Any:
 
 def terms_of(strategy: Strategy, plugins: Plugins, given: Mapping[str, Drafter]) -> dict[str, Terms]:
     """Return what a strategy's drafters are lent rounds on, by name; a given one has declared nothing and may draw."""
+    declared = {
+        name: _GIVEN if use.use in given else plugins.drafter(use.use).needs
+        for name, use in strategy.named_drafters.items()
+    }
     return {
         name: Terms(
             budget_s=use.budget_ms / 1e3 if use.budget_ms is not None else None,
-            may_draw=use.use in given or plugins.drafter(use.use).needs.draws,
+            may_draw=declared[name].draws,
+            is_cheap=declared[name].cheap,
         )
         for name, use in strategy.named_drafters.items()
     }

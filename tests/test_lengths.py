@@ -15,7 +15,7 @@ from specframe import Engine, Strategy
 from specframe.generation import Generation
 from specframe.lengths import Adaptive, Fixed, make_policy
 from specframe.records import DrafterShare, RoundRecord
-from specframe.strategy import Length
+from specframe.strategy import DrafterUse, Length
 from specframe.target import Kernel
 from specframe.testing import LogitsDrafter, Machine, RandomOffers, ScriptedDrafter
 
@@ -83,10 +83,14 @@ class Scene:
         return (self.num_tokens - 1) / total_s
 
     @cache  # noqa: B019 - scenes live as long as the module
-    def adaptive(self, noise: float = 0.0, *, is_known: bool = False) -> tuple[float, ...]:
-        """Return the speeds of the adaptive policy, a new one for each seed; ``is_known``: it knows what rows cost."""
+    def adaptive(self, noise: float = 0.0, *, is_known: bool = False, cheap: bool = False) -> tuple[float, ...]:
+        """Return the speeds of the adaptive policy, a new one for each seed.
+
+        ``is_known``: it knows what rows cost; ``cheap``: the drafter says that its tokens cost next to nothing.
+        """
         costs = [self.verify_s(k) for k in range(16)] if is_known else []
-        return tuple(self.play(Adaptive(is_flat=False, row_costs=costs), seed, noise) for seed in SEEDS)
+        names = frozenset(["d"] if cheap else [])
+        return tuple(self.play(Adaptive(is_flat=False, row_costs=costs, cheap=names), seed, noise) for seed in SEEDS)
 
     def fixed(self, length: int) -> float:
         """Return the mean speed of a fixed length."""
@@ -324,7 +328,7 @@ def test_nothing_is_kept_for_the_next_request():
     engine = machine.engine(ScriptedDrafter(machine, scene.chance, token_s=scene.token_s), length=ADAPTIVE)
     first, second = (engine.generate([0], max_new_tokens=80) for _ in range(2))
     assert limits(first) == limits(second)
-    assert first.length_policy == "adaptive/3"
+    assert first.length_policy == "adaptive/4"
 
 
 def test_the_first_decisions():
@@ -353,6 +357,38 @@ def test_where_row_costs_are_known_no_round_is_given_to_learn_them():
     assert policy.limit("d", [], 1) == 0  # two rows cost 1.64 here
     flat = Adaptive(is_flat=True, row_costs=MATRIX_UNITS)  # what a block costs is not what its rows cost as they come
     assert flat.limit("d", [], 1) == 1
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_drafter_that_is_not_as_cheap_as_it_says_costs_one_proposal(scene, is_known):
+    """Prevents a declaration from being believed against what was measured, and from costing much where it is true."""
+    speeds = SCENES[scene].adaptive(is_known=is_known, cheap=True)
+    loss = ROOM * SCENES[scene].token_s  # of the first proposal, in plain rounds
+    assert min(speeds) >= 0.97 * 255 / (255 + loss)
+    best = max(SCENES[scene].fixed(length) for length in (0, 1, 2, 3, 4, 6, 8))
+    assert mean(speeds) >= 0.94 * best * 255 / (255 + loss)
+
+
+def test_a_cheap_drafters_first_proposal_may_be_long():
+    """Prevents a text that is copied in long strides from being over before its drafter may add more than a look at it."""
+    policy = Adaptive(is_flat=False, row_costs=[float32(k) for k in range(16)], cheap=frozenset("d"))
+    assert policy.limit("d", [], 15) == 15
+    assert policy.limit("other", [], 15) == 3
+    policy.learn(record(15, 15, 2.1, 15, propose_s=15.0))
+    assert policy.limit("d", [], 15) == 3  # it is not what it said
+
+
+def test_what_a_plugin_declares_is_what_lengths_go_by():
+    """Prevents a declaration from being lost between a plugin and its rounds; an object that is given has declared nothing."""
+    use = DrafterUse("prompt_lookup", {"min_ngram": 1})
+    strategy = Strategy(length=ADAPTIVE, drafters=(use,))
+    declared = Engine(random_table(), strategy=strategy)
+    given = Engine(random_table(), drafters=declared.drafters, strategy=strategy)
+    for engine, first in ((declared, 8), (given, 3)):
+        engine.target.row_costs = lambda: (1.0, 1.05)
+        asked = [limit for limit in limits(engine.generate([0], max_new_tokens=20)) if limit]
+        assert asked[0] == first
 
 
 def test_a_fixed_length_is_all_the_room():

@@ -28,7 +28,7 @@ def specframe_register_grammars(register: Any) -> None:
 @specframe.hookimpl
 def specframe_register_drafters(register: Any) -> None:
     """Register ``grammar``."""
-    register("grammar", _make_drafter, options=GrammarOptions, needs=specframe.Needs(grammar=True), api=1)
+    register("grammar", _make_drafter, options=GrammarOptions, needs=specframe.Needs(grammar=True, cheap=True), api=1)
 
 
 def _compile_regex(source: str, facts: TargetFacts) -> Grammar:

@@ -16,7 +16,7 @@ from specframe_prompt_lookup.options import PromptLookupOptions
 @specframe.hookimpl
 def specframe_register_drafters(register: Any) -> None:
     """Register ``prompt_lookup``."""
-    register("prompt_lookup", PromptLookup, options=PromptLookupOptions, needs=specframe.Needs(), api=1)
+    register("prompt_lookup", PromptLookup, options=PromptLookupOptions, needs=specframe.Needs(cheap=True), api=1)
 
 
 __all__ = ["PromptLookup", "PromptLookupOptions"]

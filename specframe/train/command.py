@@ -33,7 +33,8 @@ def train_draft(
     start: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="A draft of the same target, layers and columns that training begins with."
+            metavar="FOLDER",
+            help="A draft of the same target and columns, with no more layers, that training begins with.",
         ),
     ] = None,
     layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 2,

@@ -79,7 +79,7 @@ def train_draft(
 
     Work that takes long is kept under ``output/work`` and taken up again: text by the same target, prompts, sealed list and
     settings of text; training by the same settings altogether, others begin it anew. ``start``: the folder of a draft of
-    this target, with as many layers and columns, that training begins with. Raises ``InvalidRequest`` for sealed prompts, too
+    this target, with as many columns and no more layers, that training begins with. Raises ``InvalidRequest`` for sealed prompts, too
     few of them, settings that the target cannot fill, another draft, text of other origin, and a folder that cannot be
     written; ``UnsupportedModel`` for a target that cannot be cut, or has no chat template.
     """
@@ -128,7 +128,7 @@ def train_draft(
         target_ids = choose_ids(shards, settings.columns, target.facts.vocab_size, target.facts.stop_ids)
         draft = build_draft(target.model, settings.layers, target_ids)
     else:
-        draft, target_ids = go_on_from(start, target)
+        draft, target_ids = go_on_from(start, target, settings.layers)
     with writing_to(output):
         trained = distil(
             draft,
@@ -178,10 +178,12 @@ def _begun_with(start: Path, target: Manifest, settings: TrainSettings) -> dict[
     if model.hidden_size != target.model.hidden_size:
         rule = f"must be a draft of this target, with vectors of {target.model.hidden_size}"
         raise InvalidRequest("start", rule, model.hidden_size)
-    for name, found in (("layers", model.num_layers), ("columns", len(ids) if ids is not None else model.head_width)):
-        if found != getattr(settings, name):
-            rule = f"must be {found}, as the draft has that is begun with"
-            raise InvalidRequest(name, rule, getattr(settings, name))
+    columns = len(ids) if ids is not None else model.head_width
+    if settings.columns != columns:
+        raise InvalidRequest("columns", f"must be {columns}, as the draft has that is begun with", settings.columns)
+    if model.num_layers is None or settings.layers < model.num_layers:
+        rule = f"must be at least {model.num_layers}, which the draft has that is begun with"
+        raise InvalidRequest("layers", rule, settings.layers)
     file = start / RECEIPT
     try:
         receipt = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

@@ -25,6 +25,7 @@ from specframe.train.corpus import Shard
 from specframe.transformers_target import TransformersTarget
 
 _WEIGHTS = "model.safetensors"
+_ADDS = (".o_proj.weight", ".down_proj.weight")  # a layer's products whose results are added to what passes through it
 _NOT_PER_LAYER = frozenset({"architectures", "bos_token_id", "eos_token_id", "pad_token_id"})
 
 
@@ -66,18 +67,40 @@ def build_draft(target: PreTrainedModel, num_layers: int, target_ids: Sequence[i
     return draft
 
 
-def go_on_from(folder: Path, target: TransformersTarget) -> tuple[PreTrainedModel, list[int]]:
+def go_on_from(folder: Path, target: TransformersTarget, num_layers: int) -> tuple[PreTrainedModel, list[int]]:
     """Return a draft of a float32 target that begins as another one, and the target ids of its columns.
 
-    Raises ``InvalidRequest`` for a draft that does not borrow the target's embeddings and head, ``LoadError`` for one that
-    was made for another target.
+    Layers that the other one lacks are the target's, but add nothing to what passes through them: the draft says at first
+    what the other one says. Raises ``InvalidRequest`` for a draft that does not borrow the target's embeddings and head,
+    ``LoadError`` for one that was made for another target, ``UnsupportedModel`` where layers cannot be added.
     """
     known = load_draft(folder, views=target.views(frozenset(PARTS)))
     draft, ids = known.runner.model, [*(known.target_ids or range(target.facts.vocab_size))]
     if {*getattr(draft.config, BORROWS, [])} != {*PARTS} or min(ids) < 0:
         rule = "must be a draft that borrows the target's embeddings and head, and has an id for every column"
         raise InvalidRequest("start", rule, folder.name)
-    return draft, ids
+    return _with_more_layers(draft, num_layers, target.model, ids), ids
+
+
+def _with_more_layers(
+    draft: PreTrainedModel, num_layers: int, target: PreTrainedModel, target_ids: Sequence[int]
+) -> PreTrainedModel:
+    known = dict(own_parameters(draft))
+    grown = build_draft(target, num_layers, target_ids)
+    with torch.no_grad():
+        silent = []
+        for name, parameter in own_parameters(grown):
+            if name in known:
+                parameter.copy_(known[name])
+            elif name.endswith(_ADDS):
+                silent.append(parameter.zero_())
+    num_added = num_layers - draft.config.get_text_config().num_hidden_layers
+    if len(silent) != len(_ADDS) * num_added:
+        raise UnsupportedModel(
+            f"layers of {type(target).__name__} cannot be added to a draft: what they add is not made by "
+            f"{' and '.join(name.removeprefix('.').removesuffix('.weight') for name in _ADDS)} alone"
+        )
+    return grown
 
 
 def _cut_config(config: PreTrainedConfig, num_layers: int, num_columns: int) -> PreTrainedConfig:
