@@ -58,9 +58,10 @@ class Adaptive:
     ``row_costs``: what a forward over 1, 2, ... rows costs over one of a single row, where that is known; else the first round
     is plain, to know a price to compare with. Under a block kernel (``is_flat``) a forward costs the same for any number of
     rows, whatever they cost as they come. ``cheap``: the drafters that say that their tokens cost next to nothing; where it is
-    known what rows cost they are believed until a first proposal tells. Whatever n is best, a longer one (or the cheapest, where none is best) is tried
-    when what it is expected to lose is at most 1 % of the time since the last trial: a drafter that is off, or held short,
-    can come back.
+    known what rows cost they are believed until a first proposal tells.
+
+    Whatever n is best, a longer one (or the cheapest, where none is best) is tried when what it is expected to lose is at most
+    1 % of the time since the last trial: a drafter that is off, or held short, can come back.
 
     Costs are in seconds of this request's own rounds, and only finished ones count, so under residual verification the draws
     of a round never decide its own length.

@@ -79,9 +79,9 @@ def train_draft(
 
     Work that takes long is kept under ``output/work`` and taken up again: text by the same target, prompts, sealed list and
     settings of text; training by the same settings altogether, others begin it anew. ``start``: the folder of a draft of
-    this target, with as many columns and no more layers, that training begins with. Raises ``InvalidRequest`` for sealed prompts, too
-    few of them, settings that the target cannot fill, another draft, text of other origin, and a folder that cannot be
-    written; ``UnsupportedModel`` for a target that cannot be cut, or has no chat template.
+    this target, with as many columns and no more layers, that training begins with. Raises ``InvalidRequest`` for sealed
+    prompts, too few of them, settings that the target cannot fill, another draft, text of other origin, and a folder that
+    cannot be written; ``UnsupportedModel`` for a target that cannot be cut or added to, or has no chat template.
     """
     require_writable(output)
     require_unsealed(prompts, sealed)

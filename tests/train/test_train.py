@@ -26,12 +26,13 @@ from specframe import DrafterUse, InvalidRequest, LoadError, Strategy, Unsupport
 from specframe import __version__ as VERSION
 from specframe.cli import app
 from specframe.manifest import collect, open_source
+from specframe.train import shape
 from specframe.train.corpus import Corpus, CorpusSettings, Prompts, Shard, write_shard
 from specframe.train.distil import DistilSettings, acceptance
 from specframe.train.prompts import prompt_digest, read_prompts, read_sealed, synthetic_prompts
 from specframe.train.run import TrainSettings, train_draft
 from specframe.train.script import Conversation, Script, texts_of
-from specframe.train.shape import build_draft, choose_ids
+from specframe.train.shape import build_draft, choose_ids, go_on_from, own_parameters
 
 SETTINGS = TrainSettings(
     layers=1,
@@ -630,25 +631,54 @@ def test_training_goes_on_from_another_draft(target, tmp_path):
 
 def test_a_draft_that_training_cannot_begin_with_is_told(target, tmp_path):
     """Before an hour of text, where its configuration tells."""
-    train_draft(target, tmp_path / "first", PROMPTS, SETTINGS)
+    train_draft(target, tmp_path / "first", PROMPTS, attrs.evolve(SETTINGS, layers=2))
     for change, told in (
-        ({"layers": 2}, r"'layers' must be 1, as the draft has that is begun with .got 2."),
+        ({"layers": 1}, r"'layers' must be at least 2, which the draft has that is begun with .got 1."),
         ({"columns": 90}, r"'columns' must be 100, as the draft has that is begun with .got 90."),
     ):
         with pytest.raises(InvalidRequest, match=told):
             train_draft(target, tmp_path / "draft", PROMPTS, attrs.evolve(SETTINGS, **change), start=tmp_path / "first")
         assert not (tmp_path / "draft").exists()
     wide = save_model(tmp_path / "wide", hidden_size=48, head_dim=12)
+    settings = attrs.evolve(SETTINGS, layers=2)
     with pytest.raises(InvalidRequest, match=r"'start' must be a draft of this target, with vectors of 48 .got 32."):
-        train_draft(wide, tmp_path / "draft", PROMPTS, SETTINGS, start=tmp_path / "first")
+        train_draft(wide, tmp_path / "draft", PROMPTS, settings, start=tmp_path / "first")
     assert not (tmp_path / "draft").exists()
     ids = json.loads((tmp_path / "first" / "target_ids.json").read_text())
     (tmp_path / "first" / "target_ids.json").write_text(json.dumps([-1, *ids[1:]]))
     with pytest.raises(InvalidRequest, match=r"'start' must be a draft that borrows .* has an id for every column"):
-        train_draft(target, tmp_path / "other", PROMPTS, SETTINGS, start=tmp_path / "first")
+        train_draft(target, tmp_path / "other", PROMPTS, settings, start=tmp_path / "first")
     (tmp_path / "first" / "provenance.json").write_text("{")
     with pytest.raises(LoadError, match=r"provenance.json' is damaged"):
-        train_draft(target, tmp_path / "other", PROMPTS, SETTINGS, start=tmp_path / "first")
+        train_draft(target, tmp_path / "other", PROMPTS, settings, start=tmp_path / "first")
+
+
+def test_a_draft_may_begin_with_fewer_layers_than_it_gets(target, tmp_path):
+    """A deeper draft begins with what the other one says, to the digit, and learns with all of its layers."""
+    train_draft(target, tmp_path / "first", PROMPTS, SETTINGS)
+    loaded = specframe.load_target(target, dtype="float32", prepack=False)
+    one, ids = go_on_from(tmp_path / "first", loaded, 1)
+    two, same_ids = go_on_from(tmp_path / "first", loaded, 2)
+    prompt = torch.tensor([[1, 2, 3, 5, 8]])
+    assert same_ids == ids
+    assert two.config.num_hidden_layers == 2
+    torch.testing.assert_close(two(prompt).logits, one(prompt).logits, rtol=0, atol=0)
+    settings = attrs.evolve(SETTINGS, layers=2, dtype="float32")
+    made = train_draft(target, tmp_path / "second", PROMPTS, settings, start=tmp_path / "first")
+    assert made["begun_with"]["receipt"]["settings"]["layers"] == 1
+    learned = dict(own_parameters(go_on_from(tmp_path / "second", loaded, 2)[0]))
+    for name, parameter in own_parameters(two):
+        assert not torch.equal(learned[name], parameter), name
+
+
+def test_layers_cannot_be_added_where_it_is_not_known_what_they_add(target, tmp_path, monkeypatch):
+    """A draft that begins worse than the one it was to go on from would be found out after an hour."""
+    train_draft(target, tmp_path / "first", PROMPTS, SETTINGS)
+    monkeypatch.setattr(shape, "_ADDS", (".o_proj.weight", ".fc2.weight"))
+    with pytest.raises(
+        UnsupportedModel, match=r"cannot be added to a draft: what they add is not made by o_proj and fc2"
+    ):
+        go_on_from(tmp_path / "first", specframe.load_target(target, dtype="float32"), 2)
 
 
 def test_a_draft_that_borrows_from_the_wrong_target_is_told(target, tmp_path):
