@@ -17,6 +17,7 @@ _PRIOR_SLOPE = 0.1  # of a one-row forward, for each further row, until it is me
 _CHEAP = 0.25  # of a plain round, for all tokens that there is room for: at that price they may come at once
 _MOST_GROWTH = 2  # of another drafter's length over what was priced
 _FIRST = 3  # tokens at most, before anything was priced, where a longer forward costs more
+_FIRST_CHEAP = 7  # of a drafter that says that they cost next to nothing: only the forward is at stake
 _TRIAL_SHARE = 0.01  # of the time since the last trial, that the next one may be expected to lose
 _LEAST_S = 1e-9  # of a round: a clock that stands still, or goes back, has measured nothing
 _DECAY = 0.93  # of a round's weight in the cost per token, for each round that follows it
@@ -87,10 +88,9 @@ class Adaptive:
         if values[best] - values[trial] <= _TRIAL_SHARE * known.since_trial_s:
             best = trial
         if known.token_s is None:
-            is_cheap = self._is_flat or drafter in self._cheap
-        else:
-            is_cheap = room * known.token_s <= _CHEAP * self._verify_s(0)[0]
-        if is_cheap:
+            first = room if self._is_flat else _FIRST_CHEAP if drafter in self._cheap else _FIRST
+            return min(best, first)
+        if room * known.token_s <= _CHEAP * self._verify_s(0)[0]:
             return best
         return min(best, max(_MOST_GROWTH * known.costs.largest, _FIRST))
 

@@ -70,7 +70,7 @@ class Needs:
     model of its own. ``features``: the hidden states that it reads. ``views``: what it may read of the target's weights,
     ``embeddings``, ``head`` or ``layers``; see ``Views``. ``grammar``: it proposes from the request's grammar, so that without
     it there is nothing to propose. ``cheap``: it needs next to no time, as what runs no model, so that adaptive lengths let a
-    request's first proposal be long; from then on what it took is what counts.
+    request's first proposal be longer; from then on what it took is what counts.
     """
 
     tokenizer: Literal["none", "same", "reduced", "bytes"] = attrs.field(
