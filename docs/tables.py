@@ -113,20 +113,24 @@ def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
 
 
 def demo_draft(receipt: dict[str, Any]) -> Iterable[list[Any]]:
-    """How the demo draft was made, by its receipt."""
-    settings, data, result = receipt["settings"], receipt["data"], receipt["result"]
-    length = settings["corpus"]["length"]
-    yield ["the demo draft", ""]
-    yield ["layers of the target that it began with", ", ".join(map(str, result["layers_of_the_target"]))]
-    yield ["columns of its head", settings["columns"]]
-    yield ["conversations learned from, held out", "{learned}, {held_out}".format(**data["num_conversations"])]
-    yield ["ids of each", length]
-    yield [
-        "training steps, in minutes on one core",
-        f"{receipt['training']['steps']}, {receipt['training']['minutes']:g}",
-    ]
-    yield ["its likeliest id is the target's, on held-out answers", result["held_out_acceptance"]]
-    yield ["the same, on greedy ones", result["held_out_acceptance_greedy"]]
+    """How the demo draft was made, by its receipt: the trainings that it went through, the last one last."""
+    trainings = [receipt]
+    while (begun_with := trainings[0].get("begun_with")) and begun_with["receipt"]:
+        trainings.insert(0, begun_with["receipt"])
+    yield ["the demo draft", *(f"training {number}" for number in range(1, len(trainings) + 1))]
+    for told, value in {
+        "layers": lambda made: made["settings"]["layers"],
+        "columns of its head": lambda made: made["settings"]["columns"],
+        "conversations learned from": lambda made: made["data"]["num_conversations"]["learned"],
+        "held out": lambda made: made["data"]["num_conversations"]["held_out"],
+        "ids of each": lambda made: made["settings"]["corpus"]["length"],
+        "training steps": lambda made: made["training"]["steps"],
+        "conversations a step": lambda made: made["settings"]["distil"]["rows"],
+        "minutes": lambda made: f"{made['training']['minutes']:g}",
+        "its likeliest id is the target's, on held-out answers": lambda made: made["result"]["held_out_acceptance"],
+        "the same, on greedy ones": lambda made: made["result"]["held_out_acceptance_greedy"],
+    }.items():
+        yield [told, *map(value, trainings)]
 
 
 def draft_speed(results: dict[str, Any]) -> Iterable[list[Any]]:

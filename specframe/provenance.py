@@ -158,7 +158,7 @@ class Provenance:
             ),
             drafters={self.labels[name]: self._artifact(name) for name in self.labels},
             hardware=_words(hardware_class()),
-            runtime=_words({"specframe": __version__, **_public(runtime_versions())}),
+            runtime=_words({"specframe": __version__, **_public(runtime_versions()), **_products(trace.held)}),
             seed=Seed(request.seed, None, request.sample),
             num_prompt=len(request.prompt_ids),
             max_new_tokens=request.budget,
@@ -196,6 +196,11 @@ class Provenance:
             parts[name] = parts.get(name, 0) + size
         unknown = tuple(labels[who] for who in held["unknown"])
         return Memory(parts, held["deduplicated"], held["incremental"], held["process"], unknown)
+
+
+def _products(held: Mapping[str, Any]) -> dict[str, str]:
+    """Say so where linear layers ran on packed weights, whose rows differ from torch's in their last digits."""
+    return {"products": "prepacked"} if held["logical"].get("target prepacked") else {}
 
 
 def _key(nonce: str, request: Request) -> str:

@@ -75,6 +75,17 @@ def test_the_text_is_that_of_the_model_with_every_strategy():
         assert engine.generate(PROMPT, max_new_tokens=20).token_ids == plain.token_ids
 
 
+def test_a_receipt_tells_and_a_replay_without_says_so():
+    """Where two runs part in their last digits, one looks for what was otherwise."""
+    packed, plain = (engine_on(TransformersTarget(model(), prepack=prepack)) for prepack in (True, False))
+    then = packed.generate(PROMPT, max_new_tokens=4).receipt
+    assert then.runtime["products"] == then.coarse().runtime["products"] == "prepacked"
+    assert "products" not in plain.generate(PROMPT, max_new_tokens=4).receipt.runtime
+    assert packed.replay(then, PROMPT, max_new_tokens=4).circumstances == ()
+    (difference,) = plain.replay(then, PROMPT, max_new_tokens=4).circumstances
+    assert difference == (None, "runtime.products", "prepacked", None)
+
+
 def test_the_model_is_left_as_it_was_also_by_a_forward_that_fails():
     lent = model()
     target = TransformersTarget(lent, prepack=True)

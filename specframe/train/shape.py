@@ -178,6 +178,7 @@ def save_draft(
         target.tokenizer.save_pretrained(making)
     except Exception as error:  # its files are written by another library, with errors of its own
         raise OSError(f"the tokenizer could not be written ({described(error)})") from error
+    _without_white_space(making / "tokenizer.json")
     tensors = {name: parameter.detach().to(dtype).contiguous() for name, parameter in own_parameters(draft)}
     (making / _WEIGHTS).write_bytes(safetensors.torch.save(tensors, metadata={"format": "pt"}))
     for name in (_WEIGHTS, RECEIPT):  # of an earlier draft
@@ -187,6 +188,13 @@ def save_draft(
             shutil.rmtree(folder / path.name)
         path.replace(folder / path.name)
     making.rmdir()
+
+
+def _without_white_space(file: Path) -> None:
+    """Write a JSON file anew without it, which is more than half of a tokenizer's."""
+    if file.is_file():
+        content = json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
 def _special_ids(target: TransformersTarget) -> GenerationConfig:

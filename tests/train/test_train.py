@@ -81,6 +81,10 @@ def test_a_trained_draft_runs_and_borrows(target, tmp_path, capfd):
     assert ids == sorted({*ids})
     assert len(ids) == 100
     assert {270} <= {*ids}  # the end is always among them
+    assert (
+        b"\n" not in (tmp_path / "draft" / "tokenizer.json").read_bytes()
+    )  # it is what most of a small draft's bytes are
+    assert collect(open_source(tmp_path / "draft")).tokenizer == collect(open_source(target)).tokenizer
     assert {stage.stage for stage in news} == {"write", "learn"}
     assert news[-1].part == 1
     assert receipt["target"] == collect(open_source(target), weights=True).digest
