@@ -102,7 +102,7 @@ def kernel_calls(results: dict[str, Any]) -> Iterable[list[Any]]:
 def draft(results: dict[str, Any]) -> Iterable[list[Any]]:
     """Survival and costs of the demo draft."""
     survival, verify = results["survival"]["length 8"], results["milliseconds"]["verify"]
-    yield ["position i", *range(1, 9)]
+    yield [f"position i, in answers of up to {results['max_new_tokens']} tokens", *range(1, 9)]
     yield ["S_i: the first i proposals accepted, eight a round", *survival]
     yield ["the same, one a round", *results["survival"]["length 1"], *[""] * 7]
     yield [
