@@ -49,7 +49,7 @@ exactness: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m specframe.bench -o docs/results/core.json
 	$(BIN)/python -m specframe.bench.adaptive -o docs/results/adaptive.json
-	$(BIN)/python -m specframe.bench.draft --prompts tests/data/spec_bench/mt_bench.jsonl --timed 8 --max-new-tokens 48 \
+	$(BIN)/python -m specframe.bench.draft --prompts tests/data/spec_bench/mt_bench.jsonl --timed 8 --max-new-tokens 256 \
 	    -o docs/results/draft.json
 	$(BIN)/python -m specframe.bench.grammar -o docs/results/grammar.json
 	$(BIN)/python -m specframe.bench.kernel -o docs/results/kernel.json
