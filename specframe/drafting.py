@@ -25,8 +25,8 @@ _logger = logging.getLogger("specframe")
 
 
 class Terms(NamedTuple):
-    """What a drafter is lent rounds on: the seconds that a proposal may take, or None, whether it may draw, and whether it
-    says that its tokens cost next to nothing.
+    """What a drafter is lent rounds on: the seconds that a proposal may take, or None, whether it may draw, and, for the
+    length policy, whether it says that its tokens cost next to nothing.
     """
 
     budget_s: float | None = None

@@ -17,7 +17,8 @@ _PRIOR_SLOPE = 0.1  # of a one-row forward, for each further row, until it is me
 _CHEAP = 0.25  # of a plain round, for all tokens that there is room for: at that price they may come at once
 _MOST_GROWTH = 2  # of another drafter's length over what was priced
 _FIRST = 3  # tokens at most, before anything was priced, where a longer forward costs more
-_FIRST_CHEAP = 7  # of a drafter that says that they cost next to nothing: only the forward is at stake
+_FIRST_CHEAP = 7  # of a drafter that says that they cost next to nothing: only the longer forward is at stake,
+_RISK = 0.5  # and this much of a plain round at most
 _TRIAL_SHARE = 0.01  # of the time since the last trial, that the next one may be expected to lose
 _LEAST_S = 1e-9  # of a round: a clock that stands still, or goes back, has measured nothing
 _DECAY = 0.93  # of a round's weight in the cost per token, for each round that follows it
@@ -88,8 +89,8 @@ class Adaptive:
         if values[best] - values[trial] <= _TRIAL_SHARE * known.since_trial_s:
             best = trial
         if known.token_s is None:
-            first = room if self._is_flat else _FIRST_CHEAP if drafter in self._cheap else _FIRST
-            return min(best, first)
+            first = min(best, room if self._is_flat else self._first(drafter))
+            return max(range(1, first + 1), key=values.__getitem__) if best else 0
         if room * known.token_s <= _CHEAP * self._verify_s(0)[0]:
             return best
         return min(best, max(_MOST_GROWTH * known.costs.largest, _FIRST))
@@ -119,6 +120,13 @@ class Adaptive:
             known.since_trial_s = 0.0 if is_trial else known.since_trial_s + spent_s
         self._num_plain = _DECAY * self._num_plain + spent_s / verify[0]
         self._num_emitted = _DECAY * self._num_emitted + record.num_emitted
+
+    def _first(self, drafter: str) -> int:
+        """Return how many tokens a drafter may add before anything of it was priced."""
+        if drafter not in self._cheap:
+            return _FIRST
+        verify = self._verify_s(_FIRST_CHEAP)
+        return max([_FIRST, *(n for n in range(1, _FIRST_CHEAP + 1) if verify[n] - verify[0] <= _RISK * verify[0])])
 
     def _values(self, known: _Known, proposers: Sequence[str], room: int) -> list[float]:
         """Return what 0, 1, ... ``room`` tokens of a drafter are expected to save, in seconds."""

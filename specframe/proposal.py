@@ -61,7 +61,8 @@ class Features:
 
 @attrs.frozen
 class Needs:
-    """What a drafter needs of a target; checked before its factory runs, and before a target that is named loads.
+    """What a drafter needs of a target, checked before its factory runs and before a target that is named loads; and what it
+    says of itself (``draws``, ``cheap``).
 
     ``tokenizer``: ``none`` (works on any ids), ``same`` (reads and writes the target's ids as text, by its tokenizer or by a
     model of its own), ``reduced`` (a declared subset of the ids, or all of them) or ``bytes``. ``draws``: it calls ``draw`` or
@@ -70,20 +71,20 @@ class Needs:
     model of its own. ``features``: the hidden states that it reads. ``views``: what it may read of the target's weights,
     ``embeddings``, ``head`` or ``layers``; see ``Views``. ``grammar``: it proposes from the request's grammar, so that without
     it there is nothing to propose. ``cheap``: it needs next to no time, as what runs no model, so that adaptive lengths let a
-    request's first proposal be longer; from then on what it took is what counts.
+    request's first proposal be longer where it is known what rows cost; from then on what it took is what counts.
     """
 
     tokenizer: Literal["none", "same", "reduced", "bytes"] = attrs.field(
         default="none", validator=attrs.validators.in_(("none", "same", "reduced", "bytes"))
     )
-    draws: bool = False
+    draws: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     model: str | None = None
     features: Features | None = None
     views: frozenset[str] = attrs.field(
         default=frozenset(), validator=attrs.validators.deep_iterable(attrs.validators.in_(VIEWS))
     )
-    grammar: bool = False
-    cheap: bool = False
+    grammar: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    cheap: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
 
 
 class Views(Protocol):

@@ -128,7 +128,7 @@ class Provenance:
             values = attrs.asdict(structured_options(use, plugins), recurse=False)
             if entry.needs.model is not None:
                 values.pop(entry.needs.model)  # a name or a path; the artifact's digest says which model it was
-            options[name] = values
+            options[name] = [values, entry.needs.cheap]
             if entry.needs.model is not None or entry.needs.tokenizer == "none":
                 self._artifacts[name] = NONE
         self._scheduler = [
@@ -199,8 +199,9 @@ class Provenance:
 
 
 def _products(held: Mapping[str, Any]) -> dict[str, str]:
-    """Say so where linear layers ran on packed weights, whose rows differ from torch's in their last digits."""
-    return {"products": "prepacked"} if held["logical"].get("target prepacked") else {}
+    """Say so where a model had packed weights, whose products differ from torch's in their last digits."""
+    is_packed = any(size for part, size in held["logical"].items() if part.endswith(" prepacked"))
+    return {"products": "prepacked"} if is_packed else {}
 
 
 def _key(nonce: str, request: Request) -> str:

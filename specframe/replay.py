@@ -35,8 +35,8 @@ class Replay:
     """What came of a replay.
 
     ``receipt``: the new run's; ``inputs``: in what it was asked something else, or of another model; ``rounds``: the first
-    difference between rounds, if any; ``outcome``: in what it ended otherwise; ``circumstances``: machine and versions, which
-    may differ without harm. ``result`` is None where the run failed as the first one did.
+    difference between rounds, if any; ``outcome``: in what it ended otherwise; ``circumstances``: machine, versions
+    and products, which may differ without harm. ``result`` is None where the run failed as the first one did.
     """
 
     receipt: Receipt

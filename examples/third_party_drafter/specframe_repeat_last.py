@@ -58,4 +58,4 @@ class RepeatLastSession:
 @specframe.hookimpl
 def specframe_register_drafters(register: Any) -> None:
     """Register the drafter under its name; ``Needs`` says what it needs of a target."""
-    register("repeat_last", RepeatLast, options=RepeatLastOptions, needs=specframe.Needs(), api=1)
+    register("repeat_last", RepeatLast, options=RepeatLastOptions, needs=specframe.Needs(cheap=True), api=1)

@@ -72,4 +72,4 @@ class FollowersSession:
 @specframe.hookimpl
 def specframe_register_drafters(register: Any) -> None:
     """Register ``followers``."""
-    register("followers", Followers, options=FollowersOptions, needs=specframe.Needs(), api=1)
+    register("followers", Followers, options=FollowersOptions, needs=specframe.Needs(cheap=True), api=1)

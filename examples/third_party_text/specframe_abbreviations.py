@@ -85,5 +85,5 @@ def read_table(file: str) -> dict[str, str]:
 @specframe.hookimpl
 def specframe_register_drafters(register: Any) -> None:
     """Register ``abbreviations``, which reads the target's ids as text."""
-    needs = specframe.Needs(tokenizer="same")
+    needs = specframe.Needs(tokenizer="same", cheap=True)
     register("abbreviations", Abbreviations, options=AbbreviationsOptions, needs=needs, api=1)

@@ -37,9 +37,10 @@ class PromptLookupOptions:
     """What prompt lookup matches, and how much it proposes.
 
     ``max_ngram``, ``min_ngram``: how many tokens must agree, longest tried first; ``max_tokens``: at most so many tokens
-    per proposal, None for the round's room; ``length``: ``trust`` (grows with the match and with success, see
-    ``trust.py``) or ``fixed`` (always ``max_tokens``); ``phrases``: texts to look in when the context has no match;
-    ``phrase_files``: UTF-8 files with one such text each, relative to the working directory. Raises ``InvalidStrategy``.
+    per proposal, None for the round's room; ``length``: ``trust`` (a match of n tokens is followed for n - 1, for up to four
+    times that after success, for half after failure) or ``fixed`` (always ``max_tokens``); ``phrases``: texts to look in when
+    the context has no match; ``phrase_files``: UTF-8 files with one such text each, relative to the working directory. Raises
+    ``InvalidStrategy``.
     """
 
     max_ngram: int = attrs.field(default=4, validator=_at_least_1)

@@ -19,6 +19,7 @@ from specframe.bench.arms import Arm, EngineArm, TransformersArm
 from specframe.bench.telling import tell, teller
 from specframe.bench.timing import Timed, time_arms
 from specframe.bench.workload import STRATA, Corpus, WorkItem, core_workload
+from specframe.lengths import make_policy
 from specframe.loading import load_target
 from specframe.prompt import encode
 from specframe.strategy import Length, Strategy, shipped
@@ -97,6 +98,7 @@ class Lengths:
         best = {kind: self._best_fixed(tuning, kind) for kind in STRATA}
         return {
             "kernel": self._kernel,
+            "length_policy": make_policy("adaptive", is_flat=False).name,
             "row_costs": self._target.row_costs(),
             "control_core": core.compare("library plain again", "library plain"),
             "control_strata": test.compare("plain again", "plain"),

@@ -195,6 +195,7 @@ def _on_target(subject: Subject, engine: Engine, asked: Sequence[str], plan: Pla
                 request,
                 kernel=kernel,
                 generation=watching,
+                terms=subject.terms,
             )
         tests = laws.transformed(transforms, plan)
         if transforms.num_impossible:

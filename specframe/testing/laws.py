@@ -94,7 +94,8 @@ def sample_law(subject: Subject, plan: Plan, policy: str) -> Finding:
         for drafter in drafters.values():
             drafter.reset()
         seeded = attrs.evolve(request, seed=seed)
-        counts[run(target, drafters, strategy, seeded, generation=watching).token_ids] += 1
+        made = run(target, drafters, strategy, seeded, generation=watching, terms=subject.terms)
+        counts[made.token_ids] += 1
     probs = plain_law(target, request)
     tests = {
         "outputs": Statistic(goodness_of_fit(cast(Any, counts), cast(Any, probs)), plan.num_outputs),

@@ -110,7 +110,15 @@ def on_target(
         sampling = {} if is_greedy else {"temperature": TEMPERATURE, "seed": seed}
         request = request_of(target, prompt, {"max_new_tokens": plan.num_target_tokens, **sampling})
         plain = run(target, {}, subject.rounds(), request, kernel=kernel)
-        found = run(target, drafters, subject.rounds(), request, kernel=kernel, generation=subject.generation)
+        found = run(
+            target,
+            drafters,
+            subject.rounds(),
+            request,
+            kernel=kernel,
+            generation=subject.generation,
+            terms=subject.terms,
+        )
         compared, tokens = compared + 1, tokens + len(plain.token_ids)
         proposed, accepted = proposed + found.num_proposed, accepted + found.num_accepted
         if found.output == plain.output:

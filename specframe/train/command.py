@@ -34,7 +34,7 @@ def train_draft(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="A draft of the same target and columns, with no more layers, that training begins with.",
+            help="A draft of the same target, with these columns and no more layers, that training begins with.",
         ),
     ] = None,
     layers: Annotated[int, typer.Option(help="Layers of the draft.")] = 2,
@@ -46,9 +46,7 @@ def train_draft(
     minutes: Annotated[
         float | None, typer.Option(help="Training ends after so long, text not counted, or after the steps.")
     ] = None,
-    rate: Annotated[
-        float, typer.Option(help="The highest learning rate; less where training begins with another draft.")
-    ] = 1.5e-3,
+    rate: Annotated[float, typer.Option(help="The highest learning rate; take a lower one with --start.")] = 1.5e-3,
     dtype: Annotated[
         str,
         typer.Option(help="float32, or bfloat16 where the machine is faster in it; the draft is stored in bfloat16."),

@@ -100,8 +100,11 @@ def train_draft(
     }
     corpus = Corpus(work / "corpus", settings.corpus, 1 + settings.shards)
     writer = load_target(model, dtype=settings.corpus.dtype) if corpus.missing else None
-    if writer is not None:  # a target that cannot be cut is refused before it writes
-        build_draft(writer.model, settings.layers, [0])
+    if writer is not None:  # what cannot be cut, or gone on from, is refused before it writes
+        if start is None:
+            build_draft(writer.model, settings.layers, [0])
+        else:
+            go_on_from(start, load_target(model, dtype="float32", prepack=False), settings.layers)
     with writing_to(output):
         wrote = take_up(work / "corpus", origin, code if writer is not None else None)
         if writer is not None:
@@ -162,7 +165,7 @@ def train_draft(
         "training": {"steps": trained.steps, "minutes": round(trained.seconds / 60, 2)},
         "result": {
             "weights": weigh_folder(output).digest,
-            "layers_of_the_target": [*range(settings.layers)],
+            "layers_of_the_target": [*range(begun_with["layers"] if begun_with is not None else 0, settings.layers)],
             "held_out_acceptance": round(agreed.overall, 4),
             "held_out_acceptance_greedy": round(agreed.greedy, 4),
         },
@@ -173,23 +176,26 @@ def train_draft(
 
 
 def _begun_with(start: Path, target: Manifest, settings: TrainSettings) -> dict[str, Any]:
-    """Return the digest of a draft that training begins with, and its receipt if it has one."""
+    """Return the digest of a draft that training begins with, its number of layers, and its receipt if it has one."""
     model, ids = collect(open_source(start)).model, output_ids(start)
     if model.hidden_size != target.model.hidden_size:
         rule = f"must be a draft of this target, with vectors of {target.model.hidden_size}"
         raise InvalidRequest("start", rule, model.hidden_size)
-    columns = len(ids) if ids is not None else model.head_width
+    columns, most = len(ids) if ids is not None else model.head_width, target.model.num_layers
+    if model.num_layers is None or (most is not None and model.num_layers > most):
+        raise InvalidRequest("start", f"must be a draft of this target, with at most {most} layers", model.num_layers)
     if settings.columns != columns:
-        raise InvalidRequest("columns", f"must be {columns}, as the draft has that is begun with", settings.columns)
-    if model.num_layers is None or settings.layers < model.num_layers:
+        rule = f"must be {columns}, as the draft has that is begun with"
+        raise InvalidRequest("columns", rule, settings.columns, f"give --columns {columns}")
+    if settings.layers < model.num_layers:
         rule = f"must be at least {model.num_layers}, which the draft has that is begun with"
-        raise InvalidRequest("layers", rule, settings.layers)
+        raise InvalidRequest("layers", rule, settings.layers, f"give --layers {model.num_layers} or more")
     file = start / RECEIPT
     try:
         receipt = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     except (OSError, ValueError) as error:
         raise damaged(file, error) from error
-    return {"weights": weigh_folder(start).digest, "receipt": receipt}
+    return {"weights": weigh_folder(start).digest, "layers": model.num_layers, "receipt": receipt}
 
 
 def _check_fits(target: Manifest, settings: TrainSettings) -> None:

@@ -25,7 +25,9 @@ from specframe.train.corpus import Shard
 from specframe.transformers_target import TransformersTarget
 
 _WEIGHTS = "model.safetensors"
-_ADDS = (".o_proj.weight", ".down_proj.weight")  # a layer's products whose results are added to what passes through it
+_ADDS = (".o_proj", ".down_proj")  # a layer's products whose results are added to what passes through it
+# Norms behind them: what is next to nothing before one is not so behind it.
+_RESCALES = ("post_feedforward_layernorm", "post_mlp_layernorm")
 _NOT_PER_LAYER = frozenset({"architectures", "bos_token_id", "eos_token_id", "pad_token_id"})
 
 
@@ -71,34 +73,44 @@ def go_on_from(folder: Path, target: TransformersTarget, num_layers: int) -> tup
     """Return a draft of a float32 target that begins as another one, and the target ids of its columns.
 
     Layers that the other one lacks are the target's, but add nothing to what passes through them: the draft says at first
-    what the other one says. Raises ``InvalidRequest`` for a draft that does not borrow the target's embeddings and head,
-    ``LoadError`` for one that was made for another target, ``UnsupportedModel`` where layers cannot be added.
+    what the other one says. Raises ``InvalidRequest`` for a draft of another make, or that does not borrow the target's
+    embeddings and head; ``LoadError`` for one that was made for another target; ``UnsupportedModel`` where layers cannot be
+    added.
     """
     known = load_draft(folder, views=target.views(frozenset(PARTS)))
     draft, ids = known.runner.model, [*(known.target_ids or range(target.facts.vocab_size))]
     if {*getattr(draft.config, BORROWS, [])} != {*PARTS} or min(ids) < 0:
         rule = "must be a draft that borrows the target's embeddings and head, and has an id for every column"
         raise InvalidRequest("start", rule, folder.name)
-    return _with_more_layers(draft, num_layers, target.model, ids), ids
+    return with_more_layers(draft, num_layers, target.model, ids), ids
 
 
-def _with_more_layers(
+def with_more_layers(
     draft: PreTrainedModel, num_layers: int, target: PreTrainedModel, target_ids: Sequence[int]
 ) -> PreTrainedModel:
-    known = dict(own_parameters(draft))
+    """Return a draft with as many layers, the further ones silent: it says to the digit what the given one says.
+
+    Raises as ``go_on_from`` does.
+    """
+    num_known = draft.config.get_text_config().num_hidden_layers
+    if num_layers == num_known:
+        return draft
     grown = build_draft(target, num_layers, target_ids)
+    known, own = dict(own_parameters(draft)), dict(own_parameters(grown))
+    if any(name not in own or own[name].shape != parameter.shape for name, parameter in known.items()):
+        raise InvalidRequest("start", "must be made of layers such as the target's", type(draft).__name__)
     with torch.no_grad():
-        silent = []
-        for name, parameter in own_parameters(grown):
+        for name, parameter in own.items():
             if name in known:
                 parameter.copy_(known[name])
-            elif name.endswith(_ADDS):
-                silent.append(parameter.zero_())
-    num_added = num_layers - draft.config.get_text_config().num_hidden_layers
-    if len(silent) != len(_ADDS) * num_added:
+            elif name.rpartition(".")[0].endswith(_ADDS):
+                parameter.zero_()
+        ids = torch.arange(min(8, len(target.get_input_embeddings().weight)))[None]
+        is_silent = torch.equal(*(each.eval()(input_ids=ids).logits for each in (draft, grown)))
+    if not is_silent or any(name.rpartition(".")[2] in _RESCALES for name, _ in grown.named_modules()):
         raise UnsupportedModel(
-            f"layers of {type(target).__name__} cannot be added to a draft: what they add is not made by "
-            f"{' and '.join(name.removeprefix('.').removesuffix('.weight') for name in _ADDS)} alone"
+            f"layers of {type(target).__name__} cannot be added to a draft: they cannot be kept from changing at once what "
+            f"passes through them; give --layers {num_known}, as many as the draft has"
         )
     return grown
 
@@ -176,9 +188,9 @@ def save_draft(
     _special_ids(target).save_pretrained(making)
     try:
         target.tokenizer.save_pretrained(making)
+        _strip_white_space(making / "tokenizer.json")
     except Exception as error:  # its files are written by another library, with errors of its own
         raise OSError(f"the tokenizer could not be written ({described(error)})") from error
-    _without_white_space(making / "tokenizer.json")
     tensors = {name: parameter.detach().to(dtype).contiguous() for name, parameter in own_parameters(draft)}
     (making / _WEIGHTS).write_bytes(safetensors.torch.save(tensors, metadata={"format": "pt"}))
     for name in (_WEIGHTS, RECEIPT):  # of an earlier draft
@@ -190,8 +202,8 @@ def save_draft(
     making.rmdir()
 
 
-def _without_white_space(file: Path) -> None:
-    """Write a JSON file anew without it, which is more than half of a tokenizer's."""
+def _strip_white_space(file: Path) -> None:
+    """Write a JSON file anew without it, which is more than half of the demo's tokenizer."""
     if file.is_file():
         content = json.loads(file.read_text(encoding="utf-8"))
         file.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
