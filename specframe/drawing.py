@@ -5,6 +5,7 @@ Knows rows and rules; nothing about who the drafter is, and nothing about the ta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from specframe.policy import Pipeline
 from specframe.prefix import Prefix
 from specframe.proposal import Drawn
 from specframe.rows import Row
-from specframe.verify import Rule
+from specframe.verify import Greedy, Rule
 
 
 class DraftContext:
@@ -42,17 +43,43 @@ class DraftContext:
         self._prefix.push(token)
 
     def draw(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None, node: int) -> Drawn:
-        row = Row(self._on_target_ids(logits, ids), self._pipeline, self._prefix, len(self._prefix))
-        try:
-            return self._rule().draw(row, node)
-        except NotADistribution as error:
-            raise ProposalError(f"cannot draw from these logits: {error}") from error
-
-    def _on_target_ids(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
-        """Return the row over target ids, ``[vocab]``; a copy, so that nobody else writes it."""
         if not isinstance(logits, torch.Tensor) or logits.ndim != 1 or not logits.is_floating_point():
             got = f"{logits.dtype} {list(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
             raise ProposalError(f"draw takes one row of logits, a floating-point tensor [columns] (got {got})")
+        rule = self._rule()
+        if isinstance(rule, Greedy) and self._pipeline.is_plain(self._prefix):
+            token = self._likeliest(logits, ids)
+            if token is not None:
+                return Drawn(token, None)
+        row = Row(self._on_target_ids(logits, ids), self._pipeline, self._prefix, len(self._prefix))
+        try:
+            return rule.draw(row, node)
+        except NotADistribution as error:
+            raise ProposalError(f"cannot draw from these logits: {error}") from error
+
+    def _likeliest(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None) -> int | None:
+        """Return the likeliest id of a row on the host that nothing changes, lowest of equals, and copy nothing.
+
+        None where that cannot be told by the columns alone, or the row is none.
+        """
+        if logits.device.type != "cpu":
+            return None
+        columns = logits.detach()
+        if ids is None:
+            columns, targets = columns[: self._pipeline.vocab_size], None
+        else:
+            known = self._checked_map(ids, len(logits))
+            if not known.is_ascending:
+                return None
+            targets = known.targets
+        scores = (columns if columns.dtype in (torch.float32, torch.float64) else columns.float()).numpy()
+        place = int(scores.argmax()) if len(scores) else 0
+        if not (len(scores) and math.isfinite(scores[place])):
+            return None
+        return place if targets is None else int(targets[place])
+
+    def _on_target_ids(self, logits: torch.Tensor, ids: Sequence[int] | torch.Tensor | None) -> torch.Tensor:
+        """Return the row over target ids, ``[vocab]``; a copy, so that nobody else writes it."""
         vocab_size = self._pipeline.vocab_size
         logits = logits.detach()
         if ids is None and len(logits) == vocab_size:
@@ -62,15 +89,14 @@ class DraftContext:
             width = min(vocab_size, len(logits))
             row[:width] = logits[:width]
             return row
-        columns, targets = self._checked_map(ids, len(logits))
-        logits = logits.to(self._device)
-        return row.scatter_(0, targets, logits if len(columns) == len(logits) else logits[columns])
+        known, logits = self._checked_map(ids, len(logits)), logits.to(self._device)
+        return row.scatter_(0, known.targets, logits if len(known.columns) == len(logits) else logits[known.columns])
 
-    def _checked_map(self, ids: Sequence[int] | torch.Tensor, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the columns that have a target id, and these ids; checked once for a map that is passed again."""
+    def _checked_map(self, ids: Sequence[int] | torch.Tensor, num_columns: int) -> _Map:
+        """Return what is known of a map of columns to target ids; checked once for one that is passed again."""
         version = _version(ids)
         if version is not None and self._map is not None and self._map.made_from(ids, version, num_columns):
-            return self._map.columns, self._map.targets
+            return self._map
         targets = torch.as_tensor(ids, device=self._device)
         if targets.shape != (num_columns,):
             raise ProposalError(
@@ -83,18 +109,23 @@ class DraftContext:
         targets = targets[columns]
         if len(targets.unique()) != len(targets):
             raise ProposalError("'ids' must be injective: two columns name the same target id")
-        self._map = _Map(ids, version, num_columns, columns, targets)
-        return columns, targets
+        is_ascending = len(targets) == num_columns and bool((targets.diff() > 0).all())
+        self._map = _Map(ids, version, num_columns, columns, targets, is_ascending)
+        return self._map
 
 
 class _Map(NamedTuple):
-    """A map that was checked, and what it was made from."""
+    """The columns that have a target id, and these ids, and what that was made from.
+
+    ``is_ascending``: every column has an id, larger ones later.
+    """
 
     ids: Any
     version: int | None
     num_columns: int
     columns: torch.Tensor
     targets: torch.Tensor
+    is_ascending: bool
 
     def made_from(self, ids: Any, version: int, num_columns: int) -> bool:
         return self.ids is ids and (self.version, self.num_columns) == (version, num_columns)
