@@ -105,7 +105,7 @@ def with_more_layers(
                 parameter.copy_(known[name])
             elif name.rpartition(".")[0].endswith(_ADDS):
                 parameter.zero_()
-        ids = torch.arange(min(8, len(target.get_input_embeddings().weight)))[None]
+        ids = torch.tensor([list(target_ids)[:8]])
         is_silent = torch.equal(*(each.eval()(input_ids=ids).logits for each in (draft, grown)))
     if not is_silent or any(name.rpartition(".")[2] in _RESCALES for name, _ in grown.named_modules()):
         raise UnsupportedModel(
