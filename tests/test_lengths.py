@@ -375,7 +375,6 @@ def test_a_short_answer_does_not_pay_for_a_cheap_drafters_hope():
     never_right = attrs.evolve(SCENES["free copies, never right"], num_tokens=48, verify_s=lambda k: 1.0 + 0.07 * k)
     said, silent = (mean(never_right.adaptive(is_known=True, cheap=cheap)) for cheap in (True, False))
     assert 47 / said - 47 / silent <= 0.5
-    assert said >= 0.97
 
 
 def test_a_cheap_drafters_first_proposal_may_be_long():
@@ -392,8 +391,10 @@ def test_a_cheap_drafters_first_proposal_may_be_long():
 
 def test_a_first_proposal_has_the_best_of_the_lengths_that_it_may_have():
     """Prevents a long one that pays from being cut to a length that costs more than a shorter one."""
-    costs = [1.0, 1.01, 1.02, 1.5, 1.5, 1.5, 1.5, 1.5]
-    assert Adaptive(is_flat=False, row_costs=[*costs, *costs[3:]]).limit("d", [], 10) == 2
+    policy = Adaptive(is_flat=False, row_costs=[1.0, 1.01, 1.02, *[1.9] * 13])
+    assert policy.limit("d", [], 10) == 2
+    policy.learn(record(2, 2, 1.02, 2, propose_s=0.001))
+    assert policy.limit("d", [], 10) == 10
 
 
 def test_what_a_plugin_declares_is_what_lengths_go_by():
