@@ -72,9 +72,11 @@ class DraftContext:
             if not known.is_ascending:
                 return None
             targets = known.targets
+        if not len(columns):
+            return None
         scores = (columns if columns.dtype in (torch.float32, torch.float64) else columns.float()).numpy()
-        place = int(scores.argmax()) if len(scores) else 0
-        if not (len(scores) and math.isfinite(scores[place])):
+        place = int(scores.argmax())  # the first NaN, where there is one
+        if not math.isfinite(scores[place]):
             return None
         return place if targets is None else int(targets[place])
 
